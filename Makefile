@@ -16,7 +16,7 @@ CRD := crds/leadergroups.yaml
 CHART := charts/leadergroup
 
 # All targets that run cargo.
-demo test check mutants mutants-generated fuzz random-faults nightly cluster cluster-down build-cluster build lint unit e2e chart crd bench bench-lock bench-lock-docs \
+demo test check mutants mutants-generated fuzz random-faults simulate nightly cluster cluster-down build-cluster build lint unit e2e chart crd bench bench-lock bench-lock-docs \
   bench-fleet bench-fleet-docs bench-fleet-short bench-failover bench-failover-docs bench-quiet docs e2e-build: | own-target
 
 ##@ Demo and tests
@@ -105,6 +105,11 @@ e2e: root prerequisites e2e-build ## Run the end-to-end tests; SCENARIO=<name> r
 random-faults: root prerequisites e2e-build ## Random faults, two at a time: MINUTES=60 GROUPS=20 SEED=<number>
 	LEADERGROUP_FAULTS_MINUTES="$(MINUTES)" LEADERGROUP_FAULTS_GROUPS="$(GROUPS)" LEADERGROUP_FAULTS_SEED="$(SEED)" \
 	  $(MAKE) e2e SCENARIO=random_faults
+
+.PHONY: simulate
+simulate: prerequisites ## The whole operator under simulation: SEEDS=100 runs with faults, from SEED=1 on
+	LEADERGROUP_CLUSTER_SEED="$(or $(SEED),1)" LEADERGROUP_CLUSTER_SEEDS="$(or $(SEEDS),100)" \
+	  cargo test --workspace --profile bench --test simulated_cluster random_faults -- --nocapture
 
 .PHONY: nightly
 nightly: root build-cluster ## The long tests, and one page about them: MINUTES=60 of random faults, GROUPS=20, NIGHT=<number>

@@ -49,6 +49,20 @@ def load():
     return found
 
 
+def stale(mutant):
+    """The words for unit tests that are part of neither a module's path nor a function's name."""
+    for check in mutant["checks"]:
+        if check[1:2] != ["-p"] or check[3] != "--lib":
+            continue
+        sources = ROOT / {"leadergroup-lock": "lock", "leadergroup-e2e": "e2e"}.get(check[2], "") / "src"
+        modules = [path.relative_to(sources).with_suffix("") for path in sources.rglob("*.rs")]
+        paths = [f'{"::".join(part for part in module.parts if part != "mod")}::tests::' for module in modules]
+        for words in check[4:]:
+            is_function = any(f"fn {words}" in path.read_text() for path in sources.rglob("*.rs"))
+            if not is_function and not any(words in path for path in paths):
+                yield words
+
+
 def misfits(mutants):
     found = []
     for mutant in mutants:
@@ -57,6 +71,7 @@ def misfits(mutants):
             found.append(f'{mutant["file"]}: {count} times, not once: {mutant["find"]}')
         if not mutant["checks"]:
             found.append(f'{mutant["name"]}: neither tests nor a command')
+        found += [f'{mutant["name"]}: no test has {words} in its name' for words in stale(mutant)]
     names = [mutant["name"] for mutant in mutants]
     found += [f"twice: {name}" for name in sorted(set(names)) if names.count(name) > 1]
     rooms = [mutant["room"] for mutant in mutants]

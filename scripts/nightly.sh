@@ -31,6 +31,7 @@ step() {
 if [[ ${1:-} == computing ]]; then
   step "new schedules of the simulation" env LEADERGROUP_SIMULATION_FIRST=$((NIGHT * 1000000)) \
     LEADERGROUP_SIMULATION_TIMES="${TIMES:-20}" cargo test --workspace --test simulation long_random
+  step "new runs of the simulated cluster" make simulate SEED=$((NIGHT * 1000)) SEEDS="${SEEDS:-200}"
   step "planted faults" scripts/mutants.py --shard "$shard"
   for room in election health lock operator ownership; do
     step "generated changes of the $room" scripts/cargo-mutants.sh run "$room" --shard $((NIGHT % 96))/96

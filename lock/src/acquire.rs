@@ -4,12 +4,10 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use sqlx::postgres::PgRow;
 
 use crate::batch::Request;
-use crate::pool::Statement;
 use crate::refusal::refusal;
-use crate::store::{Bind, get, in_order, unexpected};
+use crate::statement::{Bind, Row, Statement, get, in_order, unexpected};
 use crate::types::check_text;
 use crate::{Changed, EraId, GrantId, Holder, Key, LockError, Refusal, SessionId, Store, Token};
 
@@ -264,7 +262,7 @@ impl Store {
         token: Token,
         reason: &str,
         successor: Option<Successor<'_>>,
-    ) -> Result<PgRow, LockError> {
+    ) -> Result<Row, LockError> {
         check_text("reason", reason)?;
         let (uid, name) = match successor {
             Some(Successor::Uid(uid)) => (Some(uid), None),
@@ -296,7 +294,7 @@ impl Store {
 }
 
 /// The request to wake, and its session.
-fn next(row: &PgRow) -> Result<Option<(SessionId, GrantId)>, LockError> {
+fn next(row: &Row) -> Result<Option<(SessionId, GrantId)>, LockError> {
     let session = get::<Option<uuid::Uuid>>(row, "next_session")?;
     let grant = get::<Option<uuid::Uuid>>(row, "next_grant")?;
     Ok(session.zip(grant).map(|(session, grant)| (session.into(), grant.into())))
@@ -374,7 +372,7 @@ impl Request for Acquiring {
     }
 }
 
-fn attempt(row: &PgRow) -> Result<Attempt, LockError> {
+fn attempt(row: &Row) -> Result<Attempt, LockError> {
     let token = || get(row, "token").map(Token::new);
     let millis = |column| get::<i64>(row, column).map(|ms| Duration::from_millis(ms.unsigned_abs()));
     let outcome = match get::<&str>(row, "verdict")? {

@@ -2,9 +2,9 @@
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
-use crate::pool::Statement;
 use crate::refusal::changed;
-use crate::store::{Bind, CHUNK, all_in_order, check_distinct, get, unexpected};
+use crate::statement::{Bind, Statement, all_in_order, get, unexpected};
+use crate::store::{CHUNK, check_distinct};
 use crate::types::check_text;
 use crate::{Changed, Key, LockError, LockRow, PROTOCOL, SessionId, Store, Token};
 

@@ -11,7 +11,6 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::clock::monotonic;
 use crate::guard::{Guard, HeldTerm};
 use crate::heartbeat::Heartbeat;
 use crate::listen::listen;
@@ -245,7 +244,7 @@ impl Client {
             client: self,
             key,
             wait,
-            deadline: patience.and_then(|patience| monotonic().checked_add(patience)),
+            deadline: patience.and_then(|patience| self.process.now().checked_add(patience)),
             confirm_death: self.config.confirm_death,
             counted: Attempt::begin(&self.process.store.counters),
             reason: Reason::NoAnswer,
@@ -301,7 +300,7 @@ impl Client {
         self.background.tasks.iter().for_each(JoinHandle::abort);
         let lease = *self.process.lease.borrow();
         self.process.close();
-        if lease.covers(lease.session, monotonic()) {
+        if lease.covers(lease.session, self.process.now()) {
             self.process.store.close(lease.session).await
         } else {
             // It may be too late to end in order.

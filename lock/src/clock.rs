@@ -4,14 +4,61 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The time of a clock that never jumps and keeps running while the machine is suspended (`CLOCK_BOOTTIME`).
-///
-/// `std::time::Instant` stands still during suspend on Linux: after it, a process would still treat a lock as held that
-/// it has lost.
+/// The clock that a [`Store`](crate::Store), and the sessions on it, measure time with.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Clock(Source);
+
+#[derive(Debug, Clone, Copy, Default)]
+enum Source {
+    #[default]
+    Boottime,
+    #[cfg(feature = "memory")]
+    Simulated { origin: tokio::time::Instant, offset: Duration, rate_ppm: i32 },
+}
+
+impl Clock {
+    /// The machine's clock that never jumps and keeps running while the machine is suspended (`CLOCK_BOOTTIME`).
+    ///
+    /// `std::time::Instant` stands still during suspend on Linux: after it, a process would still treat a lock as held
+    /// that it has lost.
+    pub const fn boottime() -> Self {
+        Self(Source::Boottime)
+    }
+
+    /// A clock that shows `offset` now and follows tokio's time, which a test can pause. It gains `rate_ppm`
+    /// microseconds per second, or loses them if that is negative.
+    #[cfg(feature = "memory")]
+    pub fn simulated(rate_ppm: i32, offset: Duration) -> Self {
+        Self(Source::Simulated { origin: tokio::time::Instant::now(), offset, rate_ppm })
+    }
+
+    /// The time that it shows.
+    pub fn now(&self) -> Duration {
+        match self.0 {
+            Source::Boottime => {
+                let time = clock_gettime(ClockId::Boottime);
+                // Neither part of this clock is ever negative, and nanoseconds stay below a second.
+                Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+            }
+            #[cfg(feature = "memory")]
+            Source::Simulated { origin, offset, rate_ppm } => offset + at_rate(origin.elapsed(), rate_ppm),
+        }
+    }
+}
+
+/// What a clock of this rate shows after a time.
+#[cfg(feature = "memory")]
+fn at_rate(time: Duration, rate_ppm: i32) -> Duration {
+    const MILLION: i64 = 1_000_000;
+    // A clock does not go back, so the slowest one stands still.
+    let rate = u128::from((MILLION + i64::from(rate_ppm)).max(0).unsigned_abs());
+    let nanos = time.as_nanos() * rate / u128::from(MILLION.unsigned_abs());
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// The time of [`Clock::boottime`].
 pub fn monotonic() -> Duration {
-    let time = clock_gettime(ClockId::Boottime);
-    // Neither part of this clock is ever negative, and nanoseconds stay below a second.
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+    Clock::boottime().now()
 }
 
 #[cfg(test)]
@@ -35,5 +82,18 @@ mod tests {
         };
         let (before, now, after) = (uptime(), monotonic(), uptime());
         assert!(before <= now && now <= after + Duration::from_millis(20), "{before:?}, {now:?}, {after:?}");
+    }
+
+    #[cfg(feature = "memory")]
+    #[tokio::test(start_paused = true)]
+    async fn a_simulated_clock_follows_paused_time_at_its_own_rate() {
+        let (right, fast, slow) = (
+            Clock::simulated(0, Duration::ZERO),
+            Clock::simulated(500, Duration::from_secs(7)),
+            Clock::simulated(-500, Duration::ZERO),
+        );
+        tokio::time::advance(Duration::from_secs(1_000)).await;
+        let shown = [right, fast, slow].map(|clock| clock.now().as_millis());
+        assert_eq!(shown, [1_000_000, 1_007_500, 999_500]);
     }
 }

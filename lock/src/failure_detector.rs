@@ -6,7 +6,7 @@
 //! database, the others may not have reached it either: all windows start again. They also start again when the
 //! database may have lost commits.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::{Beat, EraId, SessionId};
@@ -18,7 +18,7 @@ pub struct FailureDetector {
     last_sent: Duration,
     last_receipt: Option<Duration>,
     era: Option<EraId>,
-    seen: HashMap<SessionId, Window>,
+    seen: BTreeMap<SessionId, Window>,
 }
 
 /// If two answers are further apart than this, they say nothing about the time in between.
@@ -40,7 +40,7 @@ impl FailureDetector {
     /// A detector for an observer that sends a heartbeat about once per `interval`. A gap of more than two and a half
     /// intervals between two answers starts all windows again.
     pub fn new(interval: Duration) -> Self {
-        Self { interval, last_sent: Duration::ZERO, last_receipt: None, era: None, seen: HashMap::new() }
+        Self { interval, last_sent: Duration::ZERO, last_receipt: None, era: None, seen: BTreeMap::new() }
     }
 
     /// Processes one answer. `sent_at` and `now` are when the question was sent and the answer received, on one
@@ -85,7 +85,7 @@ impl FailureDetector {
         self.last_receipt = Some(now);
         self.era = Some(beat.era);
         let mut expired = Vec::new();
-        let mut seen = HashMap::with_capacity(beat.sessions.len());
+        let mut seen = BTreeMap::new();
         for session in beat.sessions.iter().filter(|session| !session.dead && session.id != beat.own) {
             let since = match self.seen.get(&session.id) {
                 // A new ttl comes with a new count; if it should not, the window still starts again.

@@ -6,10 +6,9 @@
 
 use std::time::Duration;
 
-use sqlx::postgres::PgRow;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::store::get;
+use crate::statement::{Row, get};
 use crate::{Key, LockError, Store};
 
 /// A fence for data in another database than the lock's: SQL that creates the function `leadergroup.fence_seen(key,
@@ -99,7 +98,7 @@ impl Store {
 }
 
 /// Logs why fenced transactions still delay a change of holder.
-pub(crate) fn report(row: &PgRow, key: &Key) -> Result<(), LockError> {
+pub(crate) fn report(row: &Row, key: &Key) -> Result<(), LockError> {
     let blockers = get::<Option<&str>>(row, "blockers")?.unwrap_or("unknown");
     match get::<Option<&str>>(row, "gate")? {
         Some("forbidden") => tracing::warn!(

@@ -6,9 +6,9 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use crate::batch::Request;
 use crate::claim::CREATE_CHUNK;
 use crate::fence::{self, Passing};
-use crate::pool::Statement;
 use crate::refusal::{changed, refusal};
-use crate::store::{Bind, CHUNK, all_in_order, check_distinct, get, unexpected};
+use crate::statement::{Bind, Statement, all_in_order, get, unexpected};
+use crate::store::{CHUNK, check_distinct};
 use crate::types::check_text;
 use crate::{Changed, GrantId, Holder, Key, LockError, PROTOCOL, Refusal, SessionId, Store, Token};
 

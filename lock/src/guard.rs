@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 
-use crate::clock::monotonic;
 use crate::process::Process;
 use crate::trace::{releasing, transferring, within};
 use crate::wait::{Unfinished, give_up_once_void};
@@ -58,7 +57,7 @@ impl HeldTerm {
             token,
             grant: granted.grant,
             unclear: granted.disarm(),
-            ends_at: max_hold.map(|max| monotonic() + max),
+            ends_at: max_hold.map(|max| granted.process.now() + max),
             guards: AtomicUsize::new(0),
             lost: AtomicBool::new(false),
             released: AtomicBool::new(false),
@@ -89,14 +88,14 @@ impl HeldTerm {
 
     /// Whether the term has lasted for `max_hold`. No one else gets the key before it is released.
     fn is_overdue(&self) -> bool {
-        self.ends_at.is_some_and(|at| at <= monotonic())
+        self.ends_at.is_some_and(|at| at <= self.process.now())
     }
 
     /// Whether the term has lasted for `max_hold`, and its holder has since had as much time to stop as after the loss
     /// of its session.
     pub(crate) fn is_to_be_freed(&self) -> bool {
         let margin = self.process.lease.borrow().margin();
-        self.ends_at.is_some_and(|at| at + margin <= monotonic())
+        self.ends_at.is_some_and(|at| at + margin <= self.process.now())
             && !self.freed.load(Ordering::Relaxed)
             && !self.released.load(Ordering::Relaxed)
             && !self.is_taken()
@@ -124,8 +123,8 @@ impl HeldTerm {
     fn is_in_jeopardy(&self) -> bool {
         let Some(until) = self.until() else { return true };
         let lease = self.process.lease.borrow().lasts();
-        let near_its_end = self.ends_at.is_some_and(|at| at.saturating_sub(monotonic()) < lease / 2);
-        until.saturating_sub(monotonic()) < lease / 2 || near_its_end
+        let near_its_end = self.ends_at.is_some_and(|at| at.saturating_sub(self.process.now()) < lease / 2);
+        until.saturating_sub(self.process.now()) < lease / 2 || near_its_end
     }
 
     /// See [`Guard::lost`].
@@ -141,7 +140,7 @@ impl HeldTerm {
                 return;
             }
             // The sender lives as long as the term. Check again, whether the lease changed or the time is over.
-            let left = self.until().unwrap_or_default().saturating_sub(monotonic());
+            let left = self.until().unwrap_or_default().saturating_sub(self.process.now());
             let _ = timeout(left.min(LONGEST_SLEEP), lease.changed()).await;
         }
     }
@@ -281,8 +280,8 @@ impl Guard {
         self.term.is_lost()
     }
 
-    /// Until when the key is certainly held, by [`monotonic`], as known at this moment; every heartbeat extends it.
-    /// Others can have the key a fifth of the ttl later. `None` once it is lost.
+    /// Until when the key is certainly held, by the store's [clock](Store::clock), as known at this moment; every
+    /// heartbeat extends it. Others can have the key a fifth of the ttl later. `None` once it is lost.
     pub fn held_until(&self) -> Option<Duration> {
         self.term.until()
     }

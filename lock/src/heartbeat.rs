@@ -8,7 +8,6 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
-use crate::clock::monotonic;
 use crate::process::{Process, check, register};
 use crate::{Beat, EraId, FailureDetector, LockError, Quarantine, SessionConfig, SessionId, Store};
 
@@ -151,7 +150,7 @@ impl Heartbeat {
     /// Runs until the process is closed, or the future is dropped.
     pub(crate) async fn run(mut self) {
         let interval = self.process.config.retry_interval;
-        let mut attempt = monotonic();
+        let mut attempt = self.process.now();
         let mut planned = attempt + interval;
         let mut lease = self.process.lease.subscribe();
         loop {
@@ -160,11 +159,11 @@ impl Heartbeat {
             let due = expiry.map_or(planned, |at| at.min(planned));
             let mut regular = true;
             tokio::select! {
-                () = sleep(due.saturating_sub(monotonic()).min(interval)) => {}
+                () = sleep(due.saturating_sub(self.process.now()).min(interval)) => {}
                 () = self.early.notified() => regular = false,
                 _ = lease.wait_for(|lease| lease.closed) => return,
             }
-            attempt = monotonic();
+            attempt = self.process.now();
             let lag = regular.then_some(due);
             let session = self.process.lease.borrow().session;
             let watch = self.process.watched.list();
@@ -177,7 +176,7 @@ impl Heartbeat {
     }
 
     async fn answered(&mut self, beat: Beat, attempt: Duration, due: Option<Duration>) {
-        let (session, now) = (beat.own, monotonic());
+        let (session, now) = (beat.own, self.process.now());
         let in_time = self.process.covers(session);
         if !beat.alive || !in_time && self.events.is_none() {
             self.end_lease(session, beat.alive);
@@ -190,7 +189,7 @@ impl Heartbeat {
         self.process.lease.send_if_modified(|lease| {
             lease.beat = lease.beat.max(beat.count);
             lease.quarantine = beat.quarantine;
-            lease.renew(session, attempt, beat.era, monotonic())
+            lease.renew(session, attempt, beat.era, self.process.now())
         });
         if std::mem::replace(&mut self.revoked, beat.revoked) != beat.revoked {
             self.process.terms.doubt();
@@ -232,7 +231,7 @@ impl Heartbeat {
             // delay that was asked for. Until then, the holders have time to stop.
             let store = self.store.clone();
             tokio::spawn(async move {
-                sleep(over.saturating_sub(monotonic())).await;
+                sleep(over.saturating_sub(store.clock().now())).await;
                 let _ = store.abandon(session).await;
             });
         }
@@ -365,14 +364,14 @@ impl Process {
     async fn ask_for_ttl(&self, store: &Store, ttl: Duration) -> Result<(), LockError> {
         let session = self.lease.borrow().session;
         self.believe_at_most(ttl);
-        let attempt = monotonic();
+        let attempt = self.now();
         // A dead session is replaced by one with the wanted ttl.
         if let Some((beat, era)) = store.change_ttl(session, ttl).await? {
             self.lease.send_modify(|lease| {
-                if lease.covers(session, monotonic()) {
+                if lease.covers(session, self.now()) {
                     lease.beat = lease.beat.max(beat);
                     lease.set_ttl(ttl);
-                    lease.renew(session, attempt, era, monotonic());
+                    lease.renew(session, attempt, era, self.now());
                 }
             });
         }

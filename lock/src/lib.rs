@@ -76,7 +76,10 @@ mod guard;
 mod heartbeat;
 mod jitter;
 mod lease;
+mod link;
 mod listen;
+#[cfg(feature = "memory")]
+pub mod memory;
 mod migrations;
 mod pool;
 mod pooler;
@@ -93,6 +96,7 @@ mod refusal;
 mod route;
 mod schema;
 mod session;
+mod statement;
 mod stats;
 mod store;
 mod target;
@@ -107,7 +111,7 @@ pub use acquire::{
 pub use campaign::Held;
 pub use claim::{Claim, Claimed, ClaimedRow, Unclaimed};
 pub use client::{Client, ClientConfig, ClientError};
-pub use clock::monotonic;
+pub use clock::{Clock, monotonic};
 pub use config::{DatabaseConfig, Secret};
 pub use error::LockError;
 pub use failure_detector::FailureDetector;

@@ -4,14 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
-use sqlx::postgres::{PgConnectOptions, PgListener, PgNotification, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use tokio::time::{sleep, timeout};
 
-use crate::pool::{Lane, Pool, Statement};
+#[cfg(feature = "memory")]
+use crate::memory::Heard;
+use crate::pool::{Lane, Pool};
 use crate::pooler;
 use crate::process::Process;
 use crate::route::{Place, endpoint};
-use crate::store::{Bind, YIELDED};
+use crate::statement::{Bind, Notification, Statement};
+use crate::store::YIELDED;
 use crate::types::check_text;
 use crate::url::Wanted;
 use crate::{GrantId, Key, LockError, SessionId, Store};
@@ -64,10 +67,41 @@ enum Word {
     About(GrantId),
 }
 
+/// A connection that listens.
+enum Listener {
+    Server(Box<PgListener>),
+    #[cfg(feature = "memory")]
+    Memory(Heard),
+}
+
+impl Listener {
+    /// The next notification; none if the connection has broken.
+    async fn next(&mut self) -> Option<Notification> {
+        match self {
+            Self::Server(listener) => {
+                let heard = listener.try_recv().await.ok()??;
+                let (channel, payload) = (heard.channel().to_owned(), heard.payload().to_owned());
+                Some(Notification { channel, payload })
+            }
+            #[cfg(feature = "memory")]
+            Self::Memory(heard) => heard.next().await,
+        }
+    }
+
+    /// Whether the server answers.
+    async fn answers(&mut self) -> bool {
+        match self {
+            Self::Server(listener) => sqlx::query("select 1").execute(&mut **listener).await.is_ok(),
+            #[cfg(feature = "memory")]
+            Self::Memory(heard) => heard.answers().await,
+        }
+    }
+}
+
 struct Listening {
     pool: Pool,
     channels: Vec<String>,
-    listener: Option<PgListener>,
+    listener: Option<Listener>,
     /// The place that the listener is connected to.
     place: Option<Arc<Place>>,
     pause: Duration,
@@ -86,8 +120,8 @@ impl Store {
         let peers = peers.to_owned();
         self.listen_on(vec![CHANNEL.to_owned(), PEERS.to_owned()]).filter_map(move |heard| {
             let hint = match heard {
-                Some(heard) if heard.channel() == PEERS => {
-                    let word = heard.payload().split_once('\n').filter(|(to, _)| *to == peers);
+                Some(heard) if heard.channel == PEERS => {
+                    let word = heard.payload.split_once('\n').filter(|(to, _)| *to == peers);
                     word.map(|(_, word)| Hint::Told(word.to_owned()))
                 }
                 heard => Some(hint(heard.as_ref())),
@@ -112,7 +146,7 @@ impl Store {
     fn listen_for(&self, session: SessionId) -> impl Stream<Item = Word> + Send + 'static {
         let own = format!("leadergroup_{}", session.as_uuid().simple());
         self.listen_on(vec![CHANNEL.to_owned(), own]).filter_map(|heard| {
-            let word = match heard.as_ref().map(PgNotification::payload) {
+            let word = match heard.as_ref().map(|heard| heard.payload.as_str()) {
                 // Programs do not claim keys.
                 Some(word) if word.starts_with(YIELDED) => None,
                 word => {
@@ -125,10 +159,7 @@ impl Store {
     }
 
     /// The notifications; `None` when some may have been missed.
-    fn listen_on(
-        &self,
-        channels: Vec<String>,
-    ) -> impl Stream<Item = Option<PgNotification>> + Send + 'static {
+    fn listen_on(&self, channels: Vec<String>) -> impl Stream<Item = Option<Notification>> + Send + 'static {
         let start = Listening {
             pool: self.pool.clone(),
             channels,
@@ -143,8 +174,8 @@ impl Store {
     }
 }
 
-fn hint(heard: Option<&PgNotification>) -> Hint {
-    match heard.map(PgNotification::payload) {
+fn hint(heard: Option<&Notification>) -> Hint {
+    match heard.map(|heard| heard.payload.as_str()) {
         None => Hint::Missed,
         Some(word) => {
             let key = word.strip_prefix(YIELDED).and_then(|key| Key::new(key).ok());
@@ -179,7 +210,7 @@ pub(crate) async fn listen(process: Arc<Process>) {
 }
 
 impl Listening {
-    async fn next(&mut self) -> Option<PgNotification> {
+    async fn next(&mut self) -> Option<Notification> {
         loop {
             let Some(listener) = &mut self.listener else {
                 match self.connect().await {
@@ -198,18 +229,16 @@ impl Listening {
                 }
                 continue;
             };
-            let heard = timeout(QUIET, listener.try_recv()).await;
+            let heard = timeout(QUIET, listener.next()).await;
             if !self.place.as_ref().is_some_and(|place| self.pool.still_leads_to(place)) {
                 self.listener = None;
                 continue;
             }
             match heard {
-                Ok(Ok(Some(heard))) => return Some(heard),
-                Ok(Ok(None) | Err(_)) => self.listener = None,
+                Ok(Some(heard)) => return Some(heard),
+                Ok(None) => self.listener = None,
                 Err(_) => {
-                    let alive =
-                        timeout(self.pool.limit(), sqlx::query("select 1").execute(&mut *listener)).await;
-                    if !matches!(alive, Ok(Ok(_))) {
+                    if timeout(self.pool.limit(), listener.answers()).await != Ok(true) {
                         self.listener = None;
                     }
                 }
@@ -218,9 +247,14 @@ impl Listening {
     }
 
     /// `None` behind a pooler, where a listener receives no notifications.
-    async fn connect(&mut self) -> Result<Option<PgListener>, LockError> {
+    async fn connect(&mut self) -> Result<Option<Listener>, LockError> {
         let route = self.pool.route().await?;
         self.place = Some(Arc::clone(&route.place));
+        #[cfg(feature = "memory")]
+        if let Some(client) = self.pool.memory() {
+            let heard = client.listen(&self.channels, self.pool.limit() * 2).await?;
+            return Ok(Some(Listener::Memory(heard)));
+        }
         if route.place.is_pooled() {
             return Ok(None);
         }
@@ -232,7 +266,7 @@ impl Listening {
                     if listener.is_none() {
                         route.place.pooler_found();
                     }
-                    return Ok(listener);
+                    return Ok(listener.map(|listener| Listener::Server(Box::new(listener))));
                 }
                 Ok(Err(failure)) => attempts.failed(host, failure.told(&endpoint(host))),
                 Err(_) => attempts.failed(host, LockError::Timeout { statement: "listen", after: limit }),

@@ -8,18 +8,20 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use sqlx::postgres::{PgArguments, PgConnection, PgRow};
-use sqlx::{AssertSqlSafe, Connection, Executor as _};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use crate::link::Link;
+#[cfg(feature = "memory")]
+use crate::memory::MemoryClient;
 use crate::pooler::{self, Opened, Settings};
 use crate::route::{Place, Route, endpoint, silent};
+use crate::statement::{Bind, Row, Statement};
 use crate::target::Target;
-use crate::{DatabaseConfig, LockError};
+use crate::{Clock, DatabaseConfig, LockError};
 
 /// Connections to the database.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -38,9 +40,6 @@ pub struct PoolState {
 /// client's.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// How long closing a connection in order may take before it is simply dropped.
-const GOODBYE: Duration = Duration::from_secs(1);
-
 /// How long connections beyond `max_idle` are kept without work. Many tasks that run at the same time soon run again:
 /// closing a connection between two of their statements and opening it again would cost more than the statements.
 const LINGER: Duration = Duration::from_secs(5);
@@ -56,21 +55,16 @@ pub(crate) enum Lane {
     Heartbeat,
 }
 
-/// One prepared statement, and its name in errors.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Statement {
-    /// The name, for people.
-    pub(crate) name: &'static str,
-    /// The SQL text.
-    pub(crate) sql: &'static str,
-}
-
 /// The connections to one database. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Pool(Arc<Inner>);
 
 struct Inner {
     target: Target,
+    clock: Clock,
+    /// Makes the connections to a database in memory, if the pool is for one.
+    #[cfg(feature = "memory")]
+    memory: Option<MemoryClient>,
     limit: Duration,
     max_lifetime: Duration,
     max_idle_time: Duration,
@@ -96,13 +90,13 @@ struct Lanes {
 }
 
 struct Live {
-    connection: PgConnection,
+    link: Link,
     /// See [`Opened::pooled`].
     pooled: bool,
     /// The place that it was made for.
     place: Arc<Place>,
-    born: Instant,
-    idle_since: Instant,
+    born: Duration,
+    idle_since: Duration,
 }
 
 /// A connection in use. Dropping it without [`Pool::give_back`] closes it, which makes every statement safe to cancel.
@@ -159,6 +153,23 @@ impl Pool {
         Self::with(&DatabaseConfig::default(), Target::nowhere(error))
     }
 
+    /// A pool for a database in memory.
+    #[cfg(feature = "memory")]
+    pub(crate) fn in_memory(client: &MemoryClient) -> Result<Self, LockError> {
+        let config = client.config();
+        let Self(mut inner) = Self::with(config, Target::of(config)?);
+        if let Some(inner) = Arc::get_mut(&mut inner) {
+            (inner.clock, inner.memory) = (client.clock(), Some(client.clone()));
+        }
+        Ok(Self(inner))
+    }
+
+    /// What makes the connections, if they lead to a database in memory.
+    #[cfg(feature = "memory")]
+    pub(crate) fn memory(&self) -> Option<&MemoryClient> {
+        self.0.memory.as_ref()
+    }
+
     fn with(config: &DatabaseConfig, target: Target) -> Self {
         // One connection is for heartbeats, one for hints; the check of the settings guarantees at least one more.
         let work = config.max_open_connections.saturating_sub(2).max(1) as usize;
@@ -166,6 +177,9 @@ impl Pool {
         let heartbeat = settings.clone().with("synchronous_commit", "local".to_owned());
         Self(Arc::new(Inner {
             target,
+            clock: Clock::boottime(),
+            #[cfg(feature = "memory")]
+            memory: None,
             limit: config.statement_timeout,
             max_lifetime: config.connection_max_lifetime,
             max_idle_time: config.connection_max_idle_time,
@@ -186,11 +200,11 @@ impl Pool {
         &self,
         lane: Lane,
         statement: Statement,
-        arguments: PgArguments,
-    ) -> Result<Vec<PgRow>, LockError> {
+        bind: Bind,
+    ) -> Result<Vec<Row>, LockError> {
         let mut lease = self.lease(lane, false).await?;
         if lease.reused {
-            match self.run(lane, lease, statement, arguments.clone()).await {
+            match self.run(lane, lease, statement, bind.clone()).await {
                 Err(Failure { stale: true, error }) => {
                     self.0.repeats.fetch_add(1, Ordering::Relaxed);
                     // The other idle connections are broken as well.
@@ -202,11 +216,15 @@ impl Pool {
                 other => return other.map_err(|failure| failure.error),
             }
         }
-        self.run(lane, lease, statement, arguments).await.map_err(|failure| failure.error)
+        self.run(lane, lease, statement, bind).await.map_err(|failure| failure.error)
     }
 
     /// Another pool of the same size for the same database.
     pub(crate) fn another(&self) -> Self {
+        #[cfg(feature = "memory")]
+        if let Some(client) = &self.0.memory {
+            return Self::in_memory(client).unwrap_or_else(|_| self.clone());
+        }
         match self.0.target.config() {
             Some(config) => Self::new(config).unwrap_or_else(|_| self.clone()),
             None => self.clone(),
@@ -222,6 +240,20 @@ impl Pool {
     /// something is in use may have been refused because of its own first try.
     pub(crate) fn repeats(&self) -> u64 {
         self.0.repeats.load(Ordering::Relaxed)
+    }
+
+    /// The clock that everything on this database uses.
+    pub(crate) fn clock(&self) -> Clock {
+        self.0.clock
+    }
+
+    /// A new random UUID.
+    pub(crate) fn new_uuid(&self) -> uuid::Uuid {
+        #[cfg(feature = "memory")]
+        if let Some(client) = &self.0.memory {
+            return client.new_uuid();
+        }
+        uuid::Uuid::new_v4()
     }
 
     /// The route of the next connection.
@@ -291,9 +323,19 @@ impl Pool {
 
     async fn connect(&self, lane: Lane) -> Result<Live, LockError> {
         let route = self.route().await?;
-        let Opened { connection, pooled } = self.open(&route, self.settings(lane)).await?;
-        let now = Instant::now();
-        Ok(Live { connection, pooled, place: route.place, born: now, idle_since: now })
+        let (link, pooled) = self.dial(&route, lane).await?;
+        let now = self.0.clock.now();
+        Ok(Live { link, pooled, place: route.place, born: now, idle_since: now })
+    }
+
+    /// A new connection, and whether it leads through a pooler.
+    async fn dial(&self, route: &Route, lane: Lane) -> Result<(Link, bool), LockError> {
+        #[cfg(feature = "memory")]
+        if let Some(client) = &self.0.memory {
+            return Ok((Link::Memory(client.connect(self.0.limit).await?), false));
+        }
+        let Opened { connection, pooled } = self.open(route, self.settings(lane)).await?;
+        Ok((Link::Server(connection), pooled))
     }
 
     /// A connection outside of the pool.
@@ -321,23 +363,12 @@ impl Pool {
         lane: Lane,
         mut lease: Checkout,
         statement: Statement,
-        arguments: PgArguments,
-    ) -> Result<Vec<PgRow>, Failure> {
+        bind: Bind,
+    ) -> Result<Vec<Row>, Failure> {
         let limit = self.0.limit + GRACE;
-        let Live { connection, pooled, place, .. } = &mut lease.live;
+        let Live { link, pooled, place, .. } = &mut lease.live;
         let begin = pooled.then(|| Arc::clone(&self.lanes(lane).begin));
-        let query = async {
-            let Some(begin) = begin else {
-                return sqlx::query_with(statement.sql, arguments).fetch_all(connection).await;
-            };
-            // Through a pooler, prepared statements and the server's connection last only as long as the transaction.
-            connection.execute(AssertSqlSafe(begin)).await?;
-            let query = sqlx::query_with(statement.sql, arguments).persistent(false);
-            let rows = query.fetch_all(&mut *connection).await?;
-            connection.execute("commit").await?;
-            Ok(rows)
-        };
-        match timeout(limit, query).await {
+        match timeout(limit, link.rows(statement, bind, begin.as_deref())).await {
             Ok(Ok(rows)) => {
                 self.give_back(lane, lease);
                 Ok(rows)
@@ -361,10 +392,10 @@ impl Pool {
     /// Returns a healthy connection to the pool.
     fn give_back(&self, lane: Lane, lease: Checkout) {
         let Checkout { mut live, _permit: permit, .. } = lease;
-        let now = Instant::now();
+        let now = self.0.clock.now();
         live.idle_since = now;
         let lanes = self.lanes(lane);
-        if now - live.born < self.0.max_lifetime && lanes.max_idle > 0 {
+        if now.saturating_sub(live.born) < self.0.max_lifetime && lanes.max_idle > 0 {
             lanes.idle.lock().push(live);
             drop(permit);
             return;
@@ -376,19 +407,19 @@ impl Pool {
     /// lead to where new connections lead. Every statement runs this, heartbeats included, so no separate task is
     /// needed.
     fn sweep(&self) {
-        let now = Instant::now();
+        let now = self.0.clock.now();
         let present = self.0.target.place();
         for lanes in [&self.0.work, &self.0.heartbeat] {
             let mut idle = lanes.idle.lock();
             // The first ones have been idle for the longest time.
             let mut surplus = idle.len().saturating_sub(lanes.max_idle);
             let unwanted = idle.extract_if(.., |live| {
-                let unused = now - live.idle_since;
+                let unused = now.saturating_sub(live.idle_since);
                 let superfluous = surplus > 0 && unused >= LINGER;
                 surplus = surplus.saturating_sub(1);
                 superfluous
                     || unused >= self.0.max_idle_time
-                    || now - live.born >= self.0.max_lifetime
+                    || now.saturating_sub(live.born) >= self.0.max_lifetime
                     || !present.as_ref().is_some_and(|present| Arc::ptr_eq(present, &live.place))
             });
             unwanted.for_each(|live| retire(live, None));
@@ -400,8 +431,7 @@ impl Pool {
 fn retire(live: Live, permit: Option<OwnedSemaphorePermit>) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn(async move {
-            // It does not matter whether the server receives the message.
-            let _ = timeout(GOODBYE, live.connection.close()).await;
+            live.link.close().await;
             drop(permit);
         });
     }

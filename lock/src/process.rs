@@ -1,6 +1,6 @@
 //! The state of one process: its session and lease, the keys that it holds, and the keys that it waits for.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -8,7 +8,6 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::clock::monotonic;
 use crate::lease::Lease;
 use crate::reconcile::Terms;
 use crate::wait::{Delays, Turns};
@@ -88,9 +87,14 @@ impl Process {
         })
     }
 
+    /// The time on the store's clock.
+    pub(crate) fn now(&self) -> Duration {
+        self.store.clock().now()
+    }
+
     /// Whether it is certain that this session still holds its keys.
     pub(crate) fn covers(&self, session: SessionId) -> bool {
-        self.lease.borrow().covers(session, monotonic())
+        self.lease.borrow().covers(session, self.now())
     }
 
     /// Repeats an action until it succeeds. Stops once the session is dead or its lease has ended: the session is then
@@ -141,7 +145,7 @@ pub(crate) async fn register(
 
 /// Sessions to watch besides neighbours and peers: the holders of keys that this process waits for.
 #[derive(Debug, Default)]
-pub(crate) struct Watched(Mutex<HashMap<SessionId, usize>>);
+pub(crate) struct Watched(Mutex<BTreeMap<SessionId, usize>>);
 
 impl Watched {
     pub(crate) fn add(&self, session: SessionId) {

@@ -3,12 +3,10 @@
 
 use std::time::Duration;
 
-use sqlx::postgres::PgRow;
 use tokio::time::{sleep, timeout};
 
-use crate::jitter::portion;
-use crate::pool::Statement;
-use crate::store::{Bind, get};
+use crate::jitter::portion_of;
+use crate::statement::{Bind, Row, Statement, get};
 use crate::{LockError, Store};
 
 const DUE: Statement = Statement {
@@ -118,7 +116,7 @@ impl Store {
 
     /// Whether the last pruning was longer ago than `every`. True for only one of the callers.
     async fn pruning_is_due(&self, every: Duration) -> Result<bool, LockError> {
-        let rows: Vec<PgRow> = self.rows(DUE, Bind::new().with(millis(every))?).await?;
+        let rows: Vec<Row> = self.rows(DUE, Bind::new().with(millis(every))?).await?;
         Ok(!rows.is_empty())
     }
 }
@@ -131,7 +129,7 @@ fn millis(time: Duration) -> i64 {
 /// until it is dropped.
 pub async fn housekeeping(store: &Store) {
     // A random pause, so that of many short-lived programs one occasionally gets past it.
-    sleep(EVERY.mul_f64(portion())).await;
+    sleep(EVERY.mul_f64(portion_of(store.pool.new_uuid()))).await;
     loop {
         match store.pruning_is_due(EVERY).await {
             Ok(true) => match timeout(LIMIT, store.prune(Retention::default())).await {

@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sqlx::postgres::PgRow;
 
-use crate::pool::Statement;
 use crate::refusal::refusal;
-use crate::store::{Bind, CHUNK, get, unexpected};
+use crate::statement::{Bind, Row, Statement, get, unexpected};
+use crate::store::CHUNK;
 use crate::{Changed, Holder, Key, LockError, LockRow, Refusal, SessionId, Store, Term, Token};
 
 const READ: Statement = Statement { name: "read", sql: include_str!("sql/read.sql") };
@@ -138,7 +137,7 @@ impl Store {
     /// The waiters for a key, the next one first; at most `limit` and at most [`LONGEST_LIST`].
     pub async fn waiters(&self, key: &Key, limit: u32) -> Result<Vec<WaiterInfo>, LockError> {
         let bind = Bind::new().with(key.as_str())?.with(i64::from(limit.min(LONGEST_LIST)))?;
-        let waiter = |row: &PgRow| {
+        let waiter = |row: &Row| {
             Ok(WaiterInfo {
                 holder: Holder {
                     uid: get(row, "holder_uid")?,
@@ -217,7 +216,7 @@ impl Store {
     }
 }
 
-fn lock_info(row: &PgRow) -> Result<LockInfo, LockError> {
+fn lock_info(row: &Row) -> Result<LockInfo, LockError> {
     let session = match get::<Option<uuid::Uuid>>(row, "session")? {
         Some(id) => {
             let millis =
@@ -245,7 +244,7 @@ fn lock_info(row: &PgRow) -> Result<LockInfo, LockError> {
     })
 }
 
-fn term_info(row: &PgRow) -> Result<TermInfo, LockError> {
+fn term_info(row: &Row) -> Result<TermInfo, LockError> {
     let ended = match get::<Option<i64>>(row, "ended_at_us")? {
         Some(_) => Some((
             timestamp(row, "ended_at_us")?,
@@ -257,12 +256,12 @@ fn term_info(row: &PgRow) -> Result<TermInfo, LockError> {
     Ok(TermInfo { term, session: get::<Option<uuid::Uuid>>(row, "session")?.map(Into::into), ended })
 }
 
-fn holder(row: &PgRow) -> Result<Option<Holder>, LockError> {
+fn holder(row: &Row) -> Result<Option<Holder>, LockError> {
     let Some(uid) = get::<Option<String>>(row, "holder_uid")? else { return Ok(None) };
     Ok(Some(Holder { uid, namespace: get(row, "holder_namespace")?, name: get(row, "holder_name")? }))
 }
 
-fn lock_row(row: &PgRow, key: &str) -> Result<LockRow, LockError> {
+fn lock_row(row: &Row, key: &str) -> Result<LockRow, LockError> {
     Ok(LockRow {
         key: Key::stored(key.to_owned()),
         holder: holder(row)?,
@@ -279,7 +278,7 @@ fn lock_row(row: &PgRow, key: &str) -> Result<LockRow, LockError> {
 }
 
 /// The term in a row's `term_` columns, if any.
-fn term(row: &PgRow) -> Result<Option<Term>, LockError> {
+fn term(row: &Row) -> Result<Option<Term>, LockError> {
     let Some(token) = get::<Option<i64>>(row, "term_token")? else { return Ok(None) };
     Ok(Some(Term {
         token: Token::new(token),
@@ -296,6 +295,6 @@ fn term(row: &PgRow) -> Result<Option<Term>, LockError> {
 }
 
 /// A column with microseconds since 1970.
-fn timestamp(row: &PgRow, column: &'static str) -> Result<Timestamp, LockError> {
+fn timestamp(row: &Row, column: &'static str) -> Result<Timestamp, LockError> {
     Timestamp::from_microsecond(get(row, column)?).map_err(|error| unexpected(column, &error.to_string()))
 }

@@ -5,11 +5,10 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::grant::check_token;
-use crate::pool::Statement;
 use crate::refusal::refusal;
-use crate::store::{Bind, get};
+use crate::statement::{Bind, Statement, get};
 use crate::types::check_text;
-use crate::{FailureDetector, Key, LockError, PROTOCOL, Refusal, SessionId, Store, Token, monotonic};
+use crate::{FailureDetector, Key, LockError, PROTOCOL, Refusal, SessionId, Store, Token};
 
 const REASSIGN: Statement = Statement { name: "reassignment", sql: include_str!("sql/reassign.sql") };
 
@@ -86,12 +85,12 @@ impl Store {
     }
 
     async fn watch(&self, own: SessionId, session: SessionId) -> Result<bool, LockError> {
-        let (began, mut first) = (monotonic(), None);
+        let (began, mut first) = (self.clock().now(), None);
         let mut detector = FailureDetector::new(LOOK);
         loop {
-            let sent = monotonic();
+            let sent = self.clock().now();
             let beat = self.beat(own, &[session]).await?;
-            let now = monotonic();
+            let now = self.clock().now();
             // A session that was removed has ended long ago.
             let Some(seen) = beat.sessions.iter().find(|seen| seen.id == session && !seen.dead) else {
                 return Ok(true);

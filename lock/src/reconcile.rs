@@ -13,10 +13,10 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use crate::guard::HeldTerm;
-use crate::pool::Statement;
 use crate::process::Process;
 use crate::session::era_of;
-use crate::store::{Bind, CHUNK, get};
+use crate::statement::{Bind, Statement, get};
+use crate::store::CHUNK;
 use crate::{EraId, GrantId, LockError, Store};
 
 const HELD: Statement = Statement { name: "what is held", sql: include_str!("sql/held.sql") };

@@ -1,8 +1,6 @@
 //! Why a row was not changed.
 
-use sqlx::postgres::PgRow;
-
-use crate::store::{get, unexpected};
+use crate::statement::{Row, get, unexpected};
 use crate::{LockError, LockRow, SessionId};
 
 /// The answer to a change of one key that returns no other values.
@@ -48,7 +46,7 @@ pub enum Refusal {
 }
 
 /// The refusal for a verdict; `None` for `done`. A changed token is returned without the row.
-pub(crate) fn refusal(row: &PgRow, verdict: &str) -> Result<Option<Refusal>, LockError> {
+pub(crate) fn refusal(row: &Row, verdict: &str) -> Result<Option<Refusal>, LockError> {
     Ok(Some(match verdict {
         "done" => return Ok(None),
         "dead" => Refusal::SessionDead,
@@ -66,7 +64,7 @@ pub(crate) fn refusal(row: &PgRow, verdict: &str) -> Result<Option<Refusal>, Loc
 }
 
 /// The answer for a row with a verdict.
-pub(crate) fn changed(row: &PgRow) -> Result<Changed, LockError> {
+pub(crate) fn changed(row: &Row) -> Result<Changed, LockError> {
     let verdict: &str = get(row, "verdict")?;
     Ok(refusal(row, verdict)?.map_or(Changed::Done, Changed::Refused))
 }

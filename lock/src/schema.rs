@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor as _, Row as _};
 use tokio::time::timeout;
 
 use crate::migrations::{MIGRATIONS, VERSION};
-use crate::pool::{Lane, Statement};
+use crate::pool::Lane;
 use crate::pooler::Settings;
-use crate::store::{Bind, get};
+use crate::statement::{Bind, Row, Statement, get};
 use crate::{LockError, Store};
 
 /// How long a migration may take, including the wait for another one.
@@ -80,7 +80,7 @@ pub(crate) struct Found {
 
 impl Found {
     /// Reads the answer to [`READ_VERSION`].
-    fn from_row(row: &PgRow) -> Result<Self, LockError> {
+    fn from_row(row: &Row) -> Result<Self, LockError> {
         Ok(Self {
             version: get::<Option<i32>>(row, "version")?.map(i32::unsigned_abs),
             works_with: get(row, "works_with")?,

@@ -3,12 +3,9 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use sqlx::postgres::PgRow;
-
-use crate::clock::monotonic;
-use crate::pool::{Lane, Statement};
+use crate::pool::Lane;
+use crate::statement::{Bind, Row, Statement, get, unexpected};
 use crate::stats::Timer;
-use crate::store::{Bind, get, unexpected};
 use crate::types::check_text;
 use crate::{Beat, EraId, LockError, SessionId, SessionSeen, Store, schema};
 
@@ -60,9 +57,9 @@ impl Store {
         }
         let ttl_ms = ttl_ms(ttl)?;
         self.schema_version().await?.check()?;
-        let id = SessionId::new();
+        let id = SessionId::from(self.pool.new_uuid());
         let bind = Bind::new().with(id.as_uuid())?.with(name)?.with(ttl_ms)?.with(peers)?.with(place)?;
-        let sent = monotonic();
+        let sent = self.clock().now();
         let row = self.row(REGISTER, bind).await?;
         Ok((id, era_of(&row)?, sent))
     }
@@ -75,14 +72,14 @@ impl Store {
     pub async fn beat(&self, own: SessionId, watch: &[SessionId]) -> Result<Beat, LockError> {
         let watch: Vec<_> = watch.iter().map(|session| session.as_uuid()).collect();
         let bind = Bind::new().with(own.as_uuid())?.with(watch)?;
-        let sent = monotonic();
+        let sent = self.clock().now();
         let timer = Timer::start(&self.counters);
-        let rows = self.pool.rows(Lane::Heartbeat, BEAT, bind.into_inner()).await?;
+        let rows = self.pool.rows(Lane::Heartbeat, BEAT, bind).await?;
         drop(timer);
         let Some((first, others)) = rows.split_first() else {
             return Err(unexpected(BEAT.name, "no rows"));
         };
-        self.counters.clock(get(first, "clock_us")?, sent, monotonic());
+        self.counters.clock(get(first, "clock_us")?, sent, self.clock().now());
         schema::check_works_with(get::<Option<i32>>(first, "works_with")?)?;
         let alive = !get::<bool>(first, "dead")?;
         let number = |column| get::<Option<i64>>(first, column).map(|n| n.unwrap_or_default().unsigned_abs());
@@ -184,7 +181,7 @@ impl Store {
     }
 }
 
-fn session_seen(row: &PgRow) -> Result<SessionSeen, LockError> {
+fn session_seen(row: &Row) -> Result<SessionSeen, LockError> {
     Ok(SessionSeen {
         id: get::<uuid::Uuid>(row, "id")?.into(),
         name: get(row, "name")?,
@@ -205,6 +202,6 @@ fn ttl_ms(ttl: Duration) -> Result<i64, LockError> {
     }
 }
 
-pub(crate) fn era_of(row: &PgRow) -> Result<EraId, LockError> {
+pub(crate) fn era_of(row: &Row) -> Result<EraId, LockError> {
     Ok(get::<uuid::Uuid>(row, "era_id")?.into())
 }

@@ -3,17 +3,16 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use sqlx::encode::Encode;
-use sqlx::postgres::{PgArguments, PgRow};
-use sqlx::{Arguments as _, Decode, Postgres, Row as _, Type};
-
 use crate::acquire::{Acquiring, Releasing};
 use crate::batch::Batcher;
 use crate::fence::Fence;
 use crate::grant::{Confirming, Granting, Vacating};
-use crate::pool::{Lane, Pool, Statement};
+#[cfg(feature = "memory")]
+use crate::memory::{MemoryClient, MemoryDatabase};
+use crate::pool::{Lane, Pool};
+use crate::statement::{Bind, Row, Statement, unexpected};
 use crate::stats::{Counters, Timer};
-use crate::{DatabaseConfig, FencePolicy, Key, LockError, SessionId};
+use crate::{Clock, DatabaseConfig, FencePolicy, Key, LockError, SessionId};
 
 /// Most keys in one statement. Few enough that the answer fits into socket buffers: rows must not stay locked because
 /// the server cannot send its answer to a frozen client.
@@ -70,7 +69,24 @@ impl Store {
         Self::on(Pool::refusing(error))
     }
 
-    fn on(pool: Pool) -> Self {
+    /// The clock by which the sessions on this store judge time.
+    pub fn clock(&self) -> Clock {
+        self.pool.clock()
+    }
+
+    /// A new random UUID. With a database in memory, its seed determines it.
+    pub fn new_uuid(&self) -> uuid::Uuid {
+        self.pool.new_uuid()
+    }
+
+    /// A store for a database in memory, as one more program that uses it. See [`MemoryClient`] for a program with its
+    /// own clock, settings or faults.
+    #[cfg(feature = "memory")]
+    pub fn in_memory(database: &MemoryDatabase) -> Self {
+        MemoryClient::new(database, "program").store().unwrap_or_else(Self::refusing)
+    }
+
+    pub(crate) fn on(pool: Pool) -> Self {
         let fence = Fence::new(FencePolicy::default(), pool.work_connections());
         Self { pool, fence: Arc::new(fence), counters: Arc::default(), batches: Batches::default() }
     }
@@ -86,13 +102,13 @@ impl Store {
     }
 
     /// Runs a statement on the shared connections.
-    pub(crate) async fn rows(&self, statement: Statement, bind: Bind) -> Result<Vec<PgRow>, LockError> {
+    pub(crate) async fn rows(&self, statement: Statement, bind: Bind) -> Result<Vec<Row>, LockError> {
         let _timer = Timer::start(&self.counters);
-        self.pool.rows(Lane::Work, statement, bind.into_inner()).await
+        self.pool.rows(Lane::Work, statement, bind).await
     }
 
     /// Runs a statement that answers with exactly one row.
-    pub(crate) async fn row(&self, statement: Statement, bind: Bind) -> Result<PgRow, LockError> {
+    pub(crate) async fn row(&self, statement: Statement, bind: Bind) -> Result<Row, LockError> {
         self.rows(statement, bind).await?.pop().ok_or_else(|| unexpected(statement.name, "no rows"))
     }
 
@@ -126,76 +142,12 @@ impl Store {
     }
 }
 
-/// The arguments of a statement, in their order.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Bind(PgArguments);
-
-impl Bind {
-    /// No arguments yet.
-    pub(crate) fn new() -> Self {
-        Self::default()
+#[cfg(feature = "memory")]
+impl MemoryClient {
+    /// A store for the program. An error names a setting that is wrong.
+    pub fn store(&self) -> Result<Store, LockError> {
+        Ok(Store::on(Pool::in_memory(self)?))
     }
-
-    /// The arguments, for the driver.
-    pub(crate) fn into_inner(self) -> PgArguments {
-        self.0
-    }
-
-    /// Appends an argument.
-    pub(crate) fn with<'q, T: Encode<'q, Postgres> + Type<Postgres>>(
-        mut self,
-        value: T,
-    ) -> Result<Self, LockError> {
-        match self.0.add(value) {
-            Ok(()) => Ok(self),
-            Err(error) => {
-                Err(LockError::Invalid { what: "argument", problem: format!("is too large: {error}") })
-            }
-        }
-    }
-}
-
-/// One column of an answer.
-pub(crate) fn get<'r, T: Decode<'r, Postgres> + Type<Postgres>>(
-    row: &'r PgRow,
-    column: &'static str,
-) -> Result<T, LockError> {
-    row.try_get(column).map_err(|error| unexpected(column, &error.to_string()))
-}
-
-/// The error for an answer that this program does not understand.
-pub(crate) fn unexpected(what: &'static str, detail: &str) -> LockError {
-    LockError::Database {
-        statement: what,
-        code: "none".to_owned(),
-        message: format!("unexpected answer: {detail}"),
-    }
-}
-
-/// Puts the answers of a batch into the order of the questions: `None` where no row answers one.
-pub(crate) fn in_order<T>(
-    count: usize,
-    rows: &[PgRow],
-    read: impl Fn(&PgRow) -> Result<T, LockError>,
-) -> Result<Vec<Option<T>>, LockError> {
-    let mut answers: Vec<Option<T>> = std::iter::repeat_with(|| None).take(count).collect();
-    for row in rows {
-        // Places count from 1.
-        let place: i64 = get(row, "place")?;
-        let slot = usize::try_from(place - 1).ok().and_then(|index| answers.get_mut(index));
-        *slot.ok_or_else(|| unexpected("place", "out of range"))? = Some(read(row)?);
-    }
-    Ok(answers)
-}
-
-/// Like [`in_order`], but every question must have been answered.
-pub(crate) fn all_in_order<T>(
-    count: usize,
-    rows: &[PgRow],
-    read: impl Fn(&PgRow) -> Result<T, LockError>,
-) -> Result<Vec<T>, LockError> {
-    let answers: Option<Vec<T>> = in_order(count, rows, read)?.into_iter().collect();
-    answers.ok_or_else(|| unexpected("batch", "an answer is missing"))
 }
 
 /// Refuses a batch that names a key twice, because it is undefined which of the two would win.

@@ -10,7 +10,6 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use crate::client::{Client, ClientError};
-use crate::clock::monotonic;
 use crate::guard::Guard;
 use crate::jitter::portion;
 use crate::process::Process;
@@ -68,7 +67,7 @@ impl Waiter<'_> {
             // If the session is dead, the heartbeat registers another one. Or it is alive, and only the grant did not
             // count.
             let mut lease = process.lease.subscribe();
-            let renewed = lease.wait_for(|now| !now.serves(session) || now.covers(session, monotonic()));
+            let renewed = lease.wait_for(|now| !now.serves(session) || now.covers(session, process.now()));
             if timeout(self.left(None), renewed).await.is_err() {
                 return Ok(Err(self.reason));
             }
@@ -100,7 +99,7 @@ impl Waiter<'_> {
                 return Ok(Part::Got(guard));
             }
             let lease = *process.lease.borrow();
-            request.sat_out = process.delays.over(self.key);
+            request.sat_out = process.delays.over(self.key, process.now());
             request.void_after = Some(void_after(process, lease.beat));
             let question = process.store.acquire(session, &request, self.wait);
             // A try waits for one answer, however long that takes.
@@ -167,7 +166,7 @@ impl Waiter<'_> {
             }
             Acquired::Delayed { token, delay } => {
                 self.counted.waits(self.wait);
-                let left = process.delays.learn(self.key, *token, *delay);
+                let left = process.delays.learn(self.key, *token, *delay, process.now());
                 Next::Pause(left.min(pauses.regular()) + pauses.jitter())
             }
             Acquired::Refused(Refusal::Busy | Refusal::SessionDead) => {
@@ -198,7 +197,7 @@ impl Waiter<'_> {
     /// The time that is left: until the deadline, or until the observation is complete, if that is later.
     fn left(&self, observed: Option<Duration>) -> Duration {
         let Some(deadline) = self.deadline else { return Duration::MAX };
-        deadline.max(observed.unwrap_or_default()).saturating_sub(monotonic())
+        deadline.max(observed.unwrap_or_default()).saturating_sub(self.client.process.now())
     }
 }
 
@@ -229,7 +228,7 @@ struct Observed<'a> {
 
 impl<'a> Observed<'a> {
     fn see(&mut self, process: &'a Process, attempt: &Attempt) {
-        let now = monotonic();
+        let now = process.now();
         // A few heartbeats: the first one that observes it, the one that decides it, and the statement that records it.
         let heartbeats = process.config.retry_interval * 4;
         self.quarantine = (attempt.outcome == Acquired::Quarantine).then(|| {
@@ -316,9 +315,8 @@ impl Pauses {
 pub(crate) struct Delays(Mutex<HashMap<Key, (Token, Duration)>>);
 
 impl Delays {
-    /// Records a delay that an answer reported. Returns how much of it is left.
-    fn learn(&self, key: &Key, token: Token, delay: Duration) -> Duration {
-        let now = monotonic();
+    /// Records a delay that an answer reported just now. Returns how much of it is left.
+    fn learn(&self, key: &Key, token: Token, delay: Duration, now: Duration) -> Duration {
         let mut all = self.0.lock();
         if let Some((known, until)) = all.get(key)
             && *known == token
@@ -336,8 +334,7 @@ impl Delays {
     }
 
     /// The token of the term whose delay is over.
-    fn over(&self, key: &Key) -> Option<Token> {
-        let now = monotonic();
+    fn over(&self, key: &Key, now: Duration) -> Option<Token> {
         self.0.lock().get(key).filter(|(_, until)| *until <= now).map(|(token, _)| *token)
     }
 
@@ -512,21 +509,21 @@ mod tests {
 
     #[test]
     fn a_delay_counts_from_the_first_word_of_it() {
-        let (delays, a) = (Delays::default(), key("a"));
+        let (delays, a, now) = (Delays::default(), key("a"), Duration::from_secs(7));
         let hour = Duration::from_hours(1);
-        assert_eq!(delays.learn(&a, Token::new(1), hour), hour);
-        assert!(delays.learn(&a, Token::new(1), hour * 2) <= hour, "not again with each answer");
-        assert_eq!(delays.over(&a), None);
-        delays.learn(&a, Token::new(2), Duration::ZERO);
-        assert_eq!(delays.over(&a), Some(Token::new(2)), "another term, another delay");
+        assert_eq!(delays.learn(&a, Token::new(1), hour, now), hour);
+        assert!(delays.learn(&a, Token::new(1), hour * 2, now) <= hour, "not again with each answer");
+        assert_eq!(delays.over(&a, now), None);
+        delays.learn(&a, Token::new(2), Duration::ZERO, now);
+        assert_eq!(delays.over(&a, now), Some(Token::new(2)), "another term, another delay");
         delays.forget(&a);
-        assert_eq!(delays.over(&a), None);
+        assert_eq!(delays.over(&a, now), None);
         for number in 0..MOST_DELAYS + 10 {
-            delays.learn(&key(&number.to_string()), Token::new(1), hour);
+            delays.learn(&key(&number.to_string()), Token::new(1), hour, now);
         }
         assert_eq!(delays.0.lock().len(), MOST_DELAYS);
         let known = delays.0.lock().keys().next().cloned().expect("it is full");
-        delays.learn(&known, Token::new(2), hour);
+        delays.learn(&known, Token::new(2), hour, now);
         assert_eq!(delays.0.lock().len(), MOST_DELAYS, "one that is there already needs no other's place");
     }
 

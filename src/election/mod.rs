@@ -39,9 +39,9 @@
 //! | `Retired` | nothing | |
 //!
 //! An outcome that the table does not name leads from the phase to `BackingOff`, because reading again is always safe;
-//! or the effect is repeated in the same phase, as each step of a deletion is. Two outcomes mean the same in nearly every
-//! phase: `NotOwner` leads to `Observing`, and `GroupGone` to `Retiring`. From every phase, [`Event::Disowned`] leads to
-//! `Observing`.
+//! or the effect is repeated in the same phase, as each step of a deletion is. Two outcomes mean the same in nearly
+//! every phase: `NotOwner` leads to `Observing`, and `GroupGone` to `Retiring`. From every phase, [`Event::Disowned`]
+//! leads to `Observing`.
 
 mod candidate;
 mod change;

@@ -178,7 +178,8 @@ impl Group {
         self.requested().is_some_and(|request| request.to.is_none())
     }
 
-    /// Whether a pod whose node stays may follow a holder that works, because of a cordon or a request that names no pod.
+    /// Whether a pod whose node stays may follow a holder that works, because of a cordon or a request that names no
+    /// pod.
     pub(super) fn may_follow(&self, member: &Member, reason: Reason) -> bool {
         match reason {
             // The holder must leave sooner or later. So a pod that failed often, but not just now, may follow.

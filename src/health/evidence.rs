@@ -126,7 +126,7 @@ impl PodEvidence {
     }
 
     /// A probe was sent, or still waits for its answer at `sent_at`. Sequence numbers grow; `sent_at` is a time of
-    /// [`Monotonic`](super::Monotonic).
+    /// the clock that all decisions use.
     pub fn probe_sent(&mut self, seq: u64, sent_at: Duration) {
         self.probes.sent(seq, sent_at, self.thresholds.retry_interval);
     }

@@ -46,15 +46,16 @@ use crate::{
     routing::Router,
     telemetry::{BindError, Endpoints, Liveness, Metrics, ReadyChecks, Server},
 };
-pub use cluster::api_server::NoCluster;
-use cluster::{api_server::ApiServer, descriptors, watch};
+pub use cluster::api_server::{ApiServer, NoCluster};
+use cluster::{descriptors, watch};
 pub use commands::{
     Claimant, ExplainError, ExplainedPod, Explanation, Known, claimant, explain, hears_no_pod,
 };
 use controller::{Controller, Health, Parts};
 use executor::{Context, count_writes};
-use leadergroup_lock::{LockError, Store};
+use leadergroup_lock::{Clock, LockError, Store};
 use lock::keys::KeyRule;
+use message::Message;
 use status::events::Events;
 
 /// How many messages may wait for the controller. A task that sends more waits.
@@ -104,57 +105,80 @@ pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), 
         listen = %endpoint.address(),
         "starting"
     );
-    let metrics = Arc::new(session::metrics(&store));
-    let (liveness, readiness) = (Liveness::new(STUCK), ReadyChecks::default());
-    let endpoints =
-        Endpoints { metrics: metrics.clone(), liveness: liveness.clone(), readiness: readiness.clone() };
+    let replica = Replica::new(settings, api, store, (prober, evidence));
     let answering = CancellationToken::new();
-    let answers = tokio::spawn(endpoint.run(endpoints, answering.clone()));
-    let health = Health {
-        lock: readiness.check("lock-store", "no session with the lock's database yet"),
-        watches: readiness.check("api-server", "the first lists of groups and pods are not complete yet"),
-        liveness,
-    };
-    if let Some(cluster) = identify(&api.changes, &health.liveness, &shutdown).await {
-        let replica = Replica { settings: &settings, api, store, cluster, metrics };
-        replica.operate((prober, evidence), health, shutdown).await;
-    }
+    let answers = tokio::spawn(endpoint.run(replica.endpoints(), answering.clone()));
+    replica.run(shutdown).await;
     answering.cancel();
     // The server ends within a bound of its own, and its result no longer matters.
     let _ = answers.await;
     Ok(())
 }
 
-/// One replica in a cluster.
-struct Replica<'a> {
-    settings: &'a Settings,
+/// One replica, with its connections. [`run`] makes them; in a simulation they lead to what is simulated.
+pub struct Replica {
+    settings: Settings,
     api: ApiServer,
     store: Store,
-    cluster: String,
+    prober: Prober,
+    evidence: mpsc::Receiver<ProbeEvent>,
     metrics: Arc<Metrics>,
+    liveness: Liveness,
+    readiness: ReadyChecks,
 }
 
-impl Replica<'_> {
-    /// Works for the groups until `shutdown`.
-    async fn operate(
-        self,
-        (prober, evidence): (Prober, mpsc::Receiver<ProbeEvent>),
-        health: Health,
-        shutdown: CancellationToken,
-    ) {
-        let Self { settings, api, store, cluster, metrics } = self;
+impl Replica {
+    /// A replica that has not started yet. The second half of `probing` receives the prober's events.
+    pub fn new(
+        settings: Settings,
+        api: ApiServer,
+        store: Store,
+        probing: (Prober, mpsc::Receiver<ProbeEvent>),
+    ) -> Self {
+        let metrics = Arc::new(session::metrics(&store));
+        let (liveness, readiness) = (Liveness::new(STUCK), ReadyChecks::default());
+        let (prober, evidence) = probing;
+        Self { settings, api, store, prober, evidence, metrics, liveness, readiness }
+    }
+
+    /// What is served for probes and metrics.
+    fn endpoints(&self) -> Endpoints {
+        Endpoints {
+            metrics: self.metrics.clone(),
+            liveness: self.liveness.clone(),
+            readiness: self.readiness.clone(),
+        }
+    }
+
+    /// Works until `shutdown`, then releases the groups.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let health = Health {
+            lock: self.readiness.check("lock-store", "no session with the lock's database yet"),
+            watches: self
+                .readiness
+                .check("api-server", "the first lists of groups and pods are not complete yet"),
+            liveness: self.liveness.clone(),
+        };
+        if let Some(cluster) = identify(&self.api.changes, &health.liveness, &shutdown).await {
+            self.operate(cluster, health, shutdown).await;
+        }
+    }
+
+    /// Works for the groups of this cluster until `shutdown`.
+    async fn operate(self, cluster: String, health: Health, shutdown: CancellationToken) {
+        let Self { settings, api, store, prober, evidence, metrics, .. } = self;
         let (messages, inbox) = mpsc::channel(QUEUE);
         let (fit, fitness) = sync::watch::channel(true);
-        let (namespaces, messages_of_watches) = (settings.namespaces.clone(), messages.clone());
-        let watches = watch::Watches {
-            client: api.watches,
-            namespaces,
-            endpoints: settings.managed_endpoints,
-            messages: messages_of_watches,
-        };
-        watches.start();
+        start_watches(&settings, api.watches, store.clock(), messages.clone());
         let patience = settings.ttl * 2;
-        let ping = watch::ping(api.changes.clone(), settings.retry_interval, patience, fit, messages.clone());
+        let ping = watch::ping(
+            api.changes.clone(),
+            store.clock(),
+            settings.retry_interval,
+            patience,
+            fit,
+            messages.clone(),
+        );
         let ping = tokio::spawn(ping);
         let leave = CancellationToken::new();
         let (pruned, until) = (store.clone(), leave.clone());
@@ -202,6 +226,11 @@ impl Replica<'_> {
         }
         ping.abort();
     }
+}
+
+fn start_watches(settings: &Settings, client: Client, clock: Clock, messages: mpsc::Sender<Message>) {
+    let namespaces = settings.namespaces.clone();
+    watch::Watches { client, clock, namespaces, endpoints: settings.managed_endpoints, messages }.start();
 }
 
 /// The cluster's identity, as soon as the API server answers; `None` if the replica is to stop before that.

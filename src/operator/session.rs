@@ -87,10 +87,12 @@ impl Keeper {
         let mut fit = self.fit.clone();
         loop {
             tokio::select! {
+                biased;
                 () = leave.cancelled() => return,
                 () = until(&mut fit, true) => {}
             }
             let joined = tokio::select! {
+                biased;
                 // A migration may take minutes. The next replica finishes or repeats it.
                 () = leave.cancelled() => return,
                 joined = self.join() => joined,
@@ -142,6 +144,7 @@ impl Keeper {
         let mut yielded = Yielded::None;
         loop {
             tokio::select! {
+                biased;
                 () = leave.cancelled() => {
                     self.close(membership).await;
                     return End::Leaves;

@@ -9,10 +9,11 @@ use std::{
 use leadergroup::{
     api::LeaderGroupSpec,
     health::{
-        JudgedAs, Monotonic, NodeLease, PodEvidence, PodFacts, ProbeOutcome, ProbeStep, Target, Thresholds,
-        Verdict, VoidCause,
+        JudgedAs, NodeLease, PodEvidence, PodFacts, ProbeOutcome, ProbeStep, Target, Thresholds, Verdict,
+        VoidCause,
     },
 };
+use leadergroup_lock::monotonic;
 use serde_json::json;
 
 use super::{
@@ -176,7 +177,7 @@ async fn the_silence_of_a_pod_is_found_although_few_probes_are_sent() {
         "spec": { "containers": [{ "name": "web", "readinessProbe": { "tcpSocket": { "port": 1 } } }] },
         "status": { "podIP": "198.18.0.1", "conditions": [{ "type": "Ready", "status": "True" }] },
     });
-    evidence.kubelet(&PodFacts::from_pod(&serde_json::from_value(pod).unwrap(), &spec), Monotonic::now());
+    evidence.kubelet(&PodFacts::from_pod(&serde_json::from_value(pod).unwrap(), &spec), monotonic());
     let mut probed = Probed::new(1);
     probed.set("u", &regular(server.address, timeout, interval));
     let (mut unanswered, mut asked) = (0, false);
@@ -192,7 +193,7 @@ async fn the_silence_of_a_pod_is_found_although_few_probes_are_sent() {
             ProbeStep::Accepted => {}
             ProbeStep::AnsweredLate => panic!("{event:?}"),
         }
-        let now = Monotonic::now();
+        let now = monotonic();
         if matches!(evidence.verdict(JudgedAs::Holder, &NodeLease::default(), now), Verdict::Silent { .. }) {
             break;
         }

@@ -8,10 +8,11 @@ use std::{env, net::SocketAddr, process::Stdio, time::Duration};
 use leadergroup::{
     api::HoldConnection,
     health::{
-        JudgedAs, Monotonic, NodeLease, PodEvidence, PodFacts, ProbeKind, ProbeStep, Prober, ResolvedProbe,
-        Target, Thresholds,
+        JudgedAs, NodeLease, PodEvidence, PodFacts, ProbeKind, ProbeStep, Prober, ResolvedProbe, Target,
+        Thresholds,
     },
 };
+use leadergroup_lock::monotonic;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::{
@@ -54,7 +55,7 @@ async fn operator() {
     let mut prober = Prober::new(sender, 8).expect("a prober");
     let mut evidence =
         PodEvidence::new(Thresholds { ttl: T, retry_interval: interval, timeout, failure_threshold: 2 });
-    evidence.kubelet(&facts, Monotonic::now());
+    evidence.kubelet(&facts, monotonic());
     let ip = address.ip();
     let hold = HoldConnection::Never;
     let listen = Duration::ZERO;
@@ -64,7 +65,7 @@ async fn operator() {
     let mut said = None;
     loop {
         // The verdict before the event: it must be right immediately after the process resumes.
-        let now = Monotonic::now();
+        let now = monotonic();
         let verdict = evidence.verdict(JudgedAs::Holder, &NodeLease::default(), now);
         let name = format!("{verdict:?}").split([' ', '(']).next().unwrap().to_owned();
         if said.as_ref() != Some(&name) {

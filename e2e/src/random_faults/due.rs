@@ -51,7 +51,8 @@ impl Due {
         for (index, fault) in faults.iter().enumerate().filter(|(_, fault)| fault.from >= self.late_until) {
             let earlier = &faults[..index];
             let failing = fault.plan.failing(targets);
-            for pod in targets.pods.iter().filter(|pod| pod.active && failing.contains(&pod.uid)) {
+            for pod in targets.pods.iter().filter(|pod| pod.works && pod.active && failing.contains(&pod.uid))
+            {
                 let hinders = |one: &Struck| one.plan.stands_in_the_way_of(&pod.group);
                 if !earlier.iter().any(hinders) && fault.plan.leaves_what_replaces(pod, targets) {
                     self.deadlines.extend(fault.deadline(&pod.uid, self.ttl));
@@ -128,7 +129,9 @@ impl Plan {
     /// Whether another pod of the group and a replica are on nodes that it does not disturb.
     fn leaves_what_replaces(&self, pod: &Target, targets: &Targets) -> bool {
         let stays = |node: &String| !self.nodes.contains(node);
-        let is_next = |other: &Target| other.group == pod.group && other.uid != pod.uid && stays(&other.node);
+        let is_next = |other: &Target| {
+            other.works && other.group == pod.group && other.uid != pod.uid && stays(&other.node)
+        };
         targets.pods.iter().any(is_next) && targets.replicas.iter().any(|replica| stays(&replica.node))
     }
 }

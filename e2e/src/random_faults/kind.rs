@@ -168,6 +168,8 @@ pub struct Target {
     pub group: String,
     /// Whether it has the active label.
     pub active: bool,
+    /// Whether it works: no fault can take place in another one.
+    pub works: bool,
 }
 
 /// A replica of the operator.
@@ -249,8 +251,8 @@ impl Targets {
         free: impl Fn(&String) -> bool,
     ) -> Option<Target> {
         let taken = during.and_then(|plan| plan.pod.as_ref()).map(|pod| &pod.uid);
-        let pods: Vec<Target> =
-            self.pods.iter().filter(|pod| free(&pod.node) && Some(&pod.uid) != taken).cloned().collect();
+        let may = |pod: &&Target| pod.works && free(&pod.node) && Some(&pod.uid) != taken;
+        let pods: Vec<Target> = self.pods.iter().filter(may).cloned().collect();
         let actives: Vec<Target> = pods.iter().filter(|pod| pod.active).cloned().collect();
         let among = if random.below(4) > 0 && !actives.is_empty() { actives } else { pods };
         random.pick(&among)

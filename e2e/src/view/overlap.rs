@@ -23,8 +23,8 @@ pub struct Term {
     pub pod: String,
     /// The pod's UID.
     pub uid: String,
-    /// When the status declared it. The pod is routed to later.
-    pub declared: Moment,
+    /// Not later than when the pod was first routed to.
+    pub began: Moment,
     /// When the pod was gone from the API server, if it is.
     pub gone: Option<Moment>,
 }
@@ -217,9 +217,9 @@ fn hung(limits: &Limits, terms: &[Term], term: usize) -> bool {
 
 /// Whether an exempt time has a part of the term.
 fn spans(exempt: &Exempt, terms: &[Term], term: usize) -> bool {
-    let ended = terms.get(term + 1).map(|next| next.declared);
+    let ended = terms.get(term + 1).map(|next| next.began);
     ended.is_none_or(|ended| exempt.from <= ended)
-        && exempt.until.is_none_or(|until| until >= terms[term].declared)
+        && exempt.until.is_none_or(|until| until >= terms[term].began)
 }
 
 impl Overlaps {
@@ -252,13 +252,20 @@ impl Overlaps {
             self.moved(record);
             for call in &record.calls {
                 let Some(pod) = pod_of(call) else { continue };
-                let declared = terms.partition_point(|term| term.declared <= call.end);
-                match terms[..declared].iter().rposition(|term| term.pod == pod) {
+                let begun = terms.partition_point(|term| term.began <= call.end);
+                match terms[..begun].iter().rposition(|term| term.pod == pod) {
                     Some(term) => answers.push(Answer { node: &record.node, call, pod, term }),
                     None if limits.successors.iter().any(|it| it.name == pod && it.includes(call)) => {
                         self.strange += 1;
                     }
-                    None => self.violated(Trouble::NeverActive, format!("{pod} answered at {}", call.end)),
+                    None => {
+                        let way = if call.kept { "kept" } else { "new" };
+                        let text = format!(
+                            "{pod} answered at {} a call of {} from {}, through a {way} connection",
+                            call.end, record.node, call.at
+                        );
+                        self.violated(Trouble::NeverActive, text);
+                    }
                 }
             }
         }
@@ -292,7 +299,7 @@ impl Away {
         let caught_up = |exempt: &Exempt| {
             let until = exempt.until?;
             let holds = |answer: &&Answer<'_>| {
-                terms.get(answer.term + 1).is_none_or(|next| next.declared > answer.call.at)
+                terms.get(answer.term + 1).is_none_or(|next| next.began > answer.call.at)
             };
             let back =
                 answers.iter().filter(|it| it.node == exempt.name && !it.call.kept && it.call.at >= until);

@@ -16,7 +16,7 @@ fn terms(terms: &[(&str, u64)]) -> Vec<Term> {
         token: 10 + i64::try_from(index).expect("a few"),
         pod: (*pod).to_owned(),
         uid: format!("uid-{pod}"),
-        declared: ms(*from),
+        began: ms(*from),
         gone: None,
     };
     terms.iter().enumerate().map(term).collect()

@@ -17,8 +17,9 @@ use crate::{
 /// How long answers from a reused address are exempt: as long as nodes remember, and as long again for an answer.
 const REMEMBERED: Duration = UNANSWERED.saturating_mul(2);
 
-/// The terms of a group in which a pod was active. Their times are those of the API server's history: the database's
-/// clock may be wrong.
+/// The terms of a group in which a pod was active. They begin with their grants: the recording sees a declaration a
+/// while after it was made, perhaps later than a client reaches the pod. If the database has another clock, they begin
+/// with the declarations.
 pub(super) fn terms(history: &History, namespace: &str, group: &str) -> Result<Vec<Term>> {
     let key = format!("/{namespace}/{group}");
     let promotions = check(history).promotions.into_iter().filter(|promotion| promotion.key.ends_with(&key));
@@ -31,6 +32,11 @@ pub(super) fn terms(history: &History, namespace: &str, group: &str) -> Result<V
             .changes
             .iter()
             .find(|change| matches!(&change.state, Some(Object::Group(view)) if is_of(view)))?;
+        let granted = history.terms.iter().flatten().filter(|_| history.one_clock);
+        let granted = granted
+            .filter(|granted| granted.key == promotion.key && granted.token == promotion.token)
+            .map(|granted| declared.seen_at.duration_since(granted.granted_at))
+            .find_map(|before| Duration::try_from(before).ok());
         let gone = history.changes.iter().find(|change| {
             change.id.kind == Kind::Pod
                 && change.id.namespace == namespace
@@ -41,7 +47,7 @@ pub(super) fn terms(history: &History, namespace: &str, group: &str) -> Result<V
             token: promotion.token,
             pod: promotion.pod,
             uid: promotion.uid,
-            declared: declared.seen,
+            began: declared.seen.minus(granted.unwrap_or_default()),
             gone: gone.map(|change| change.seen),
         })
     };
@@ -71,7 +77,8 @@ pub(super) fn address_successors(history: &History, terms: &[Term]) -> Vec<Exemp
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use jiff::Timestamp;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::history::{Change, ObjectId};
@@ -80,17 +87,63 @@ mod tests {
         Moment::default().plus(Duration::from_secs(seconds))
     }
 
+    fn wall(seconds: u64) -> Timestamp {
+        Timestamp::UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
     fn change(seconds: u64, name: &str, address: Option<&str>) -> Change {
         let pod = json!({ "metadata": { "uid": format!("uid-{name}") }, "status": { "podIP": address } });
+        object(seconds, Kind::Pod, name, &pod)
+    }
+
+    fn object(seconds: u64, kind: Kind, name: &str, json: &Value) -> Change {
         Change {
-            revision: 1,
+            revision: i64::try_from(seconds).expect("a small number"),
             seen: at(seconds),
-            seen_at: jiff::Timestamp::UNIX_EPOCH,
-            id: ObjectId { kind: Kind::Pod, namespace: "ns".into(), name: name.into() },
-            state: Some(Object::read(Kind::Pod, &pod).expect("a readable pod")),
+            seen_at: wall(seconds),
+            id: ObjectId { kind, namespace: "ns".into(), name: name.into() },
+            state: Some(Object::read(kind, json).expect("a readable object")),
             operator: None,
             raw: "".into(),
         }
+    }
+
+    #[test]
+    fn a_term_begins_with_its_grant_unless_the_database_has_another_clock() {
+        let group = json!({
+            "apiVersion": "leadergroup.dev/v1alpha1", "kind": "LeaderGroup",
+            "metadata": { "name": "web", "namespace": "ns", "uid": "g", "creationTimestamp": wall(0).to_string() },
+            "spec": { "selector": { "matchLabels": { "app": "web" } } },
+            "status": {
+                "observedGeneration": 1, "token": 2,
+                "declaration": { "token": 2, "holder": { "name": "a", "uid": "uid-a" } },
+            },
+        });
+        let pod = json!({ "metadata": {
+            "name": "a", "uid": "uid-a",
+            "labels": { "app": "web", "leadergroup.dev/role": "active" },
+            "annotations": { "leadergroup.dev/stamp": "g/2", "leadergroup.dev/fencing-token": "c/ns/web/2" },
+        } });
+        let granted = crate::history::Term {
+            key: "c/ns/web".into(),
+            token: 2,
+            grant: "1".into(),
+            owner: "uid-a".into(),
+            granted_at: wall(3),
+        };
+        let mut history = History {
+            cluster: Some("c".into()),
+            changes: vec![object(5, Kind::LeaderGroup, "web", &group), object(6, Kind::Pod, "a", &pod)],
+            complete_to: 6,
+            terms: Some(vec![granted]),
+            one_clock: true,
+            ..History::default()
+        };
+        let began =
+            |history: &History| terms(history, "ns", "web").expect("declared").first().map(|term| term.began);
+        assert_eq!(began(&history), Some(at(3)));
+        history.one_clock = false;
+        assert_eq!(began(&history), Some(at(5)));
     }
 
     #[test]
@@ -107,7 +160,7 @@ mod tests {
         ];
         let history = History { changes, ..History::default() };
         let term =
-            Term { token: 1, pod: "holder".into(), uid: "uid-holder".into(), declared: at(3), gone: None };
+            Term { token: 1, pod: "holder".into(), uid: "uid-holder".into(), began: at(3), gone: None };
         let after = Exempt { name: "after".into(), from: at(3), until: Some(at(10)) };
         assert_eq!(address_successors(&history, &[term]), [after]);
         assert_eq!(address_successors(&history, &[]), []);

@@ -26,8 +26,9 @@ pub fn run<S: Strategy>(
     };
     if let Err(failure) = TestRunner::new(config).run(strategy, test) {
         panic!(
-            "{failure}\nrepeat it: {SEED}={seed} {TIMES}={times} cargo test -p leadergroup-lock --test lock -- --exact \
-             {name}\n{regressions} has the case now, which every later run begins with: commit it with the fix"
+            "{failure}\nrepeat it: {SEED}={seed} {TIMES}={times} cargo test -p leadergroup-lock --test {} -- --exact \
+             {name}\n{regressions} has the case now, which every later run begins with: commit it with the fix",
+            env!("CARGO_CRATE_NAME")
         );
     }
 }

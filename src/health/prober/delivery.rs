@@ -28,6 +28,7 @@ pub(super) async fn deliver(
     let mut due = Instant::now();
     loop {
         tokio::select! {
+            biased;
             report = reports.recv() => {
                 let Some(Report { event, is_urgent }) = report else { return };
                 if is_urgent {

@@ -1,4 +1,4 @@
-//! The network part of one probe: connect, send the request, read the response.
+//! What one probe does with its connection: send the request, read the response.
 
 use std::{
     error::Error as _,
@@ -13,10 +13,7 @@ use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use rustix::io::Errno;
 use rustls::pki_types::ServerName;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::{TcpSocket, TcpStream},
-};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
 use super::{
@@ -31,14 +28,6 @@ const MAX_BODY: usize = 10 * 1024;
 const MAX_HEAD: usize = 64 * 1024;
 /// The maximum number of headers in the response.
 const MAX_HEADERS: usize = 256;
-
-/// Opens the connection. The first poll makes the system call, so local errors are returned from it.
-pub(super) async fn connect(ip: IpAddr, port: u16) -> io::Result<TcpStream> {
-    let socket = if ip.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    let stream = socket.connect(SocketAddr::new(ip, port)).await?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
-}
 
 /// A connection that the server keeps open.
 pub(super) type Kept = Box<dyn AsyncRead + Send + Unpin>;

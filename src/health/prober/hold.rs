@@ -4,7 +4,7 @@
 //! A closed connection is a hint and not evidence, because servers close idle connections too. All that follows from it
 //! is that probes are sent at once.
 
-use std::{future::pending, net::IpAddr, time::Duration};
+use std::{future::pending, io, time::Duration};
 
 use futures::{
     FutureExt as _,
@@ -15,10 +15,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{
-    exchange::{self, Kept},
-    places::Places,
-};
+use super::{exchange::Kept, network::Stream, places::Places};
 
 /// How often a connection is opened at least, if servers keep closing it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -86,11 +83,16 @@ impl Hold {
     }
 
     /// Opens a connection of its own and holds it. The same is returned as by [`Self::keep`].
-    pub(super) fn open(&mut self, (ip, port): (IpAddr, u16), patience: Duration, places: &Places) -> bool {
+    pub(super) fn open(
+        &mut self,
+        connecting: BoxFuture<'static, io::Result<Box<dyn Stream>>>,
+        patience: Duration,
+        places: &Places,
+    ) -> bool {
         let Some(place) = places.held() else { return false };
         let closed = async move {
             let _place = place;
-            if let Ok(Ok(stream)) = timeout(patience, exchange::connect(ip, port)).await {
+            if let Ok(Ok(stream)) = timeout(patience, connecting).await {
                 closed(Box::new(stream)).await;
             }
         };

@@ -15,6 +15,7 @@ mod delivery;
 mod exchange;
 mod grpc;
 mod hold;
+mod network;
 mod places;
 mod single;
 mod stalls;
@@ -30,12 +31,14 @@ use tokio::{
     task::AbortHandle,
 };
 
-use super::clock::Monotonic;
 use crate::api::HoldConnection;
+use leadergroup_lock::Clock;
+use network::Tcp;
 use places::Places;
 use single::Shared;
 use stalls::Stalls;
 
+pub use network::{Network, Stream};
 pub use target::{ProbeEvent, ProbeStep, Target};
 
 /// How long an event that changes nothing waits for others at most.
@@ -66,26 +69,46 @@ impl Prober {
     /// # Errors
     /// The thread cannot be started.
     pub fn new(events: mpsc::Sender<ProbeEvent>, limit: usize) -> io::Result<Self> {
-        let (reports, told) = mpsc::channel(events.max_capacity());
-        let stalls = Arc::new(Stalls::new(Monotonic::now()));
-        let shared = Arc::new(Shared {
-            reports,
-            places: Places::new(limit),
-            stalls: stalls.clone(),
-            tls: tls::connector(),
-        });
         let tasks = runtime::Builder::new_current_thread().enable_all().build()?;
-        let runtime = tasks.handle().clone();
+        let (prober, run) = Self::on(tasks.handle().clone(), Arc::new(Tcp), Clock::boottime(), events, limit);
+        thread::Builder::new().name("prober".to_owned()).spawn(move || tasks.block_on(run))?;
+        Ok(prober)
+    }
+
+    /// The same in the present runtime, over this network and by this clock, for a simulation.
+    pub fn simulated(
+        network: Arc<dyn Network>,
+        clock: Clock,
+        events: mpsc::Sender<ProbeEvent>,
+        limit: usize,
+    ) -> Self {
+        let (prober, run) = Self::on(Handle::current(), network, clock, events, limit);
+        tokio::spawn(run);
+        prober
+    }
+
+    /// A prober whose tasks run on `runtime`, and what has to run there as long as it lives.
+    fn on(
+        runtime: Handle,
+        network: Arc<dyn Network>,
+        clock: Clock,
+        events: mpsc::Sender<ProbeEvent>,
+        limit: usize,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let (reports, told) = mpsc::channel(events.max_capacity());
+        let stalls = Arc::new(Stalls::new(clock.now()));
+        let (places, tls) = (Places::new(limit), tls::connector());
+        let shared = Arc::new(Shared { reports, places, stalls: stalls.clone(), network, clock, tls });
         let (running, stopped) = oneshot::channel();
         let run = async move {
             tokio::select! {
+                biased;
                 _ = stopped => {}
-                () = stalls::watch(stalls) => {}
+                () = stalls::watch(stalls, clock) => {}
                 () = delivery::deliver(told, events, LONGEST_WAIT) => {}
             }
         };
-        thread::Builder::new().name("prober".to_owned()).spawn(move || tasks.block_on(run))?;
-        Ok(Self { shared, targets: HashMap::new(), generation: 0, runtime, _running: running })
+        (Self { shared, targets: HashMap::new(), generation: 0, runtime, _running: running }, run)
     }
 
     /// Starts or changes the probing of a pod. A probe is sent at once if a connection is to be held, or if the address

@@ -19,13 +19,13 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
+use leadergroup_lock::Clock;
+
 use super::{
-    super::{
-        clock::Monotonic,
-        probe::{ProbeFailure, ProbeOutcome, VoidCause},
-    },
+    super::probe::{ProbeFailure, ProbeOutcome, VoidCause},
     delivery::Report,
     exchange::{self, Answer, Kept},
+    network::Network,
     places::{Place, Places},
     stalls::Stalls,
     target::{ProbeEvent, ProbeStep, Target},
@@ -36,6 +36,8 @@ pub(super) struct Shared {
     pub(super) reports: mpsc::Sender<Report>,
     pub(super) places: Places,
     pub(super) stalls: Arc<Stalls>,
+    pub(super) network: Arc<dyn Network>,
+    pub(super) clock: Clock,
     pub(super) tls: tokio_rustls::TlsConnector,
 }
 
@@ -106,12 +108,12 @@ impl One {
             None => self.shared.places.first(self.doubtful, self.target.interval * 3 / 4).await,
             given => given,
         };
-        let sent_at = Monotonic::now();
+        let sent_at = self.shared.clock.now();
         let Some(place) = place else {
             // Too many probes are in flight.
             return self.end(sent_at, ProbeOutcome::Void(VoidCause::Crowded)).await;
         };
-        let mut connecting = Box::pin(exchange::connect(self.target.ip, self.target.probe.port));
+        let mut connecting = self.shared.network.connect(self.target.address());
         let first = match futures::poll!(&mut connecting) {
             Poll::Ready(Err(error)) => return self.end(sent_at, exchange::of_io(&error)).await,
             first => first,
@@ -191,7 +193,7 @@ impl One {
             if let Ok(answer) = timeout_at(Instant::now() + allowed, &mut *exchange).await {
                 break answer;
             }
-            let stalled = stalls.total(Monotonic::now()).saturating_sub(stalled_before + made_good);
+            let stalled = stalls.total(self.shared.clock.now()).saturating_sub(stalled_before + made_good);
             if stalled.is_zero() {
                 break ProbeOutcome::Unanswered.into();
             }
@@ -204,7 +206,7 @@ impl One {
         // A pod may close the connection to a client that seems to be dead.
         if let ProbeOutcome::Unanswered | ProbeOutcome::Refused(ProbeFailure::Reset | ProbeFailure::Protocol) =
             answer.outcome
-            && stalls.longest_since(sent_at, Monotonic::now()) >= timeout
+            && stalls.longest_since(sent_at, self.shared.clock.now()) >= timeout
         {
             answer.outcome = ProbeOutcome::Void(VoidCause::Stalled);
         }
@@ -214,7 +216,7 @@ impl One {
     /// Listens for an answer that is late. A refusal that is late does not count: the pod, or a proxy in front of it,
     /// is slow and unwell at the same time, and must not stay for ever.
     async fn listen(self, exchange: Fuse<Exchange>, sent_at: Duration) -> bool {
-        let remaining = self.target.listen.saturating_sub(Monotonic::now().saturating_sub(sent_at));
+        let remaining = self.target.listen.saturating_sub(self.shared.clock.now().saturating_sub(sent_at));
         match timeout(remaining, exchange).await {
             Ok(Answer { outcome: ProbeOutcome::Success, .. }) => {
                 self.tell(sent_at, ProbeStep::AnsweredLate).await.is_some()
@@ -260,7 +262,9 @@ mod tests {
         let shared = Arc::new(Shared {
             reports,
             places: Places::new(1),
-            stalls: Arc::new(Stalls::new(Monotonic::now())),
+            stalls: Arc::new(Stalls::new(Clock::boottime().now())),
+            network: Arc::new(super::super::network::Tcp),
+            clock: Clock::boottime(),
             tls: super::super::tls::connector(),
         });
         let timeout = Duration::from_mins(1);
@@ -291,7 +295,8 @@ mod tests {
             ProbeOutcome::Unanswered.into()
         };
         let place = one.shared.places.first(false, timeout).await.expect("a place");
-        let asked = one.exchange(exchange.boxed(), place, &AtomicBool::new(false), Monotonic::now()).await;
+        let asked =
+            one.exchange(exchange.boxed(), place, &AtomicBool::new(false), one.shared.clock.now()).await;
         assert!(asked.is_some_and(|(_, late)| late.is_none()));
         assert_eq!(
             told.recv().await.expect("a report").event.step,

@@ -8,7 +8,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
-use super::super::clock::Monotonic;
+use leadergroup_lock::Clock;
 
 /// How often stalls are checked for. Stalls much shorter than this do not matter for any timeout.
 const TICK: Duration = Duration::from_millis(25);
@@ -32,10 +32,10 @@ struct Record {
 }
 
 /// Runs as long as the prober. A late tick reveals a stall.
-pub(super) async fn watch(stalls: Arc<Stalls>) {
+pub(super) async fn watch(stalls: Arc<Stalls>, clock: Clock) {
     loop {
         tokio::time::sleep(TICK).await;
-        stalls.tick(Monotonic::now());
+        stalls.tick(clock.now());
     }
 }
 

@@ -1,6 +1,10 @@
 //! What is probed, and what is reported of it.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::super::probe::{ProbeOutcome, ResolvedProbe};
 use crate::api::HoldConnection;
@@ -26,6 +30,13 @@ pub struct Target {
     pub is_holder: bool,
 }
 
+impl Target {
+    /// Where the probes are sent.
+    pub(super) fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.ip, self.probe.port)
+    }
+}
+
 /// An event of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeEvent {
@@ -33,7 +44,7 @@ pub struct ProbeEvent {
     pub uid: Arc<str>,
     /// The sequence number of the probe, larger for every later probe of this pod.
     pub seq: u64,
-    /// When it was sent, as a time of [`Monotonic`](crate::health::Monotonic).
+    /// When it was sent, by the prober's clock.
     pub sent_at: Duration,
     /// The step.
     pub step: ProbeStep,

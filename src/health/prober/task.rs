@@ -16,10 +16,7 @@ use tokio::{
 };
 
 use super::{
-    super::{
-        clock::Monotonic,
-        probe::{ProbeKind, ProbeOutcome},
-    },
+    super::probe::{ProbeKind, ProbeOutcome},
     delivery::Report,
     exchange::Kept,
     hold::Hold,
@@ -77,7 +74,8 @@ struct Task {
 impl Task {
     fn new(shared: Arc<Shared>, uid: Arc<str>, target: Target, first_seq: u64) -> Self {
         let interval = target.interval.max(Duration::from_millis(1));
-        let mut ticks = interval_at(Instant::now() + until_turn(&uid, interval), interval);
+        let mut ticks =
+            interval_at(Instant::now() + until_turn(&uid, interval, shared.clock.now()), interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         Self {
             shared,
@@ -99,11 +97,12 @@ impl Task {
     /// Waits for the next thing to happen. None if the receiver of events was dropped.
     async fn turn(&mut self, early: &Notify) -> Option<()> {
         tokio::select! {
-            _ = self.ticks.tick() => return self.take_turn().await,
+            biased;
             Some(ended) = self.in_flight.next() => self.ended(ended?),
             Some(heard) = self.late.next() => return heard.then_some(()),
             () = self.hold.lost() => self.hurry(),
             () = early.notified() => self.hint(),
+            _ = self.ticks.tick() => return self.take_turn().await,
         }
         Some(())
     }
@@ -117,8 +116,12 @@ impl Task {
         } else if let Some(&(seq, _)) =
             self.waiting.iter().rev().find(|(_, sent)| sent.load(Ordering::Relaxed))
         {
-            let event =
-                ProbeEvent { uid: self.uid.clone(), seq, sent_at: Monotonic::now(), step: ProbeStep::Waits };
+            let event = ProbeEvent {
+                uid: self.uid.clone(),
+                seq,
+                sent_at: self.shared.clock.now(),
+                step: ProbeStep::Waits,
+            };
             return self.shared.reports.send(Report { event, is_urgent: false }).await.ok();
         }
         Some(())
@@ -218,7 +221,8 @@ impl Task {
         let on_trial = match kept {
             Some(kept) => self.hold.keep(kept, places),
             None if opens_one_of_its_own(target) && !self.hold.is_held() => {
-                self.hold.open((target.ip, target.probe.port), target.probe.timeout, places)
+                let connecting = self.shared.network.connect(target.address());
+                self.hold.open(connecting, target.probe.timeout, places)
             }
             None => false,
         };
@@ -238,13 +242,13 @@ fn opens_one_of_its_own(target: &Target) -> bool {
 }
 
 /// The time until this pod's turn. Each pod has its own place in the interval, so that not all are probed at once.
-fn until_turn(uid: &str, interval: Duration) -> Duration {
+fn until_turn(uid: &str, interval: Duration, now: Duration) -> Duration {
     let mut hasher = DefaultHasher::new();
     uid.hash(&mut hasher);
     let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX).max(1);
     let interval = nanos(interval);
     let turn = hasher.finish() % interval / SLOT * SLOT;
-    let now = nanos(Monotonic::now()) % interval;
+    let now = nanos(now) % interval;
     Duration::from_nanos((turn + interval - now) % interval)
 }
 
@@ -257,7 +261,7 @@ mod tests {
         let interval = Duration::from_secs(10);
         let mut tenths = [0; 10];
         for n in 0..10_000 {
-            let turn = until_turn(&format!("0b5f31a4-{n}"), interval);
+            let turn = until_turn(&format!("0b5f31a4-{n}"), interval, Duration::ZERO);
             let tenth = tenths.get_mut((turn.as_millis() / 1_000) as usize);
             *tenth.expect("a turn within the interval") += 1;
         }

@@ -34,14 +34,14 @@ pub struct NoCluster(String);
 
 /// The clients, each with connections of its own: a change of holder never waits behind a long list, or behind a
 /// thousand reports, on the way.
-pub(in crate::operator) struct ApiServer {
+pub struct ApiServer {
     /// For changes of holder, and for the question whether the API server answers. HTTP/2.
-    pub(in crate::operator) changes: Client,
+    pub changes: Client,
     /// For status, Events and deletions. HTTP/2.
-    pub(in crate::operator) background: Client,
+    pub background: Client,
     /// For watches, one connection each. The API server allows 100 requests at a time on a connection of HTTP/2, and
     /// watches never end; and only a connection of its own tells that a watch was never answered.
-    pub(in crate::operator) watches: Client,
+    pub watches: Client,
 }
 
 impl ApiServer {

@@ -18,9 +18,10 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep, timeout},
 };
 
+use leadergroup_lock::Clock;
+
 use crate::{
     api::{GROUP_LABEL, Sighting},
-    health::Monotonic,
     operator::{
         index::{
             node_labels,
@@ -70,6 +71,7 @@ impl Pauses {
 /// What the watches have in common.
 pub(in crate::operator) struct Watches {
     pub(in crate::operator) client: Client,
+    pub(in crate::operator) clock: Clock,
     /// Empty: all namespaces.
     pub(in crate::operator) namespaces: Vec<String>,
     /// Whether Services and `EndpointSlices` are watched.
@@ -147,12 +149,13 @@ impl Watches {
             object.meta_mut().managed_fields = None;
             trim(object);
         });
-        tokio::spawn(pump(stream, watched, scope, wrap, self.messages.clone()));
+        tokio::spawn(pump(stream, self.clock, watched, scope, wrap, self.messages.clone()));
     }
 }
 
 async fn pump<K>(
     stream: impl Stream<Item = Result<watcher::Event<K>, watcher::Error>> + Send,
+    clock: Clock,
     watched: Watched,
     scope: Scope,
     wrap: fn(Scope, watcher::Event<K>) -> Message,
@@ -165,7 +168,7 @@ async fn pump<K>(
             Ok(event) => (wrap(scope.clone(), event), None),
             Err(error) => {
                 let failed = Message::WatchFailed(watched, scope.clone(), explain(&error));
-                (failed, Some(pauses.after(&error, Monotonic::now())))
+                (failed, Some(pauses.after(&error, clock.now())))
             }
         };
         if messages.send(message).await.is_err() {
@@ -218,6 +221,7 @@ fn is_reached(error: Option<&kube::Error>) -> bool {
 /// `patience` without an answer the replica is unfit to own groups.
 pub(in crate::operator) async fn ping(
     client: Client,
+    clock: Clock,
     every: Duration,
     patience: Duration,
     fit: watch::Sender<bool>,
@@ -225,16 +229,16 @@ pub(in crate::operator) async fn ping(
 ) {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut last_answer = Monotonic::now();
+    let mut last_answer = clock.now();
     loop {
         ticks.tick().await;
-        let sent = Monotonic::now();
+        let sent = clock.now();
         let answer = timeout(PING_TIMEOUT, cluster_uid(&client)).await;
         let reachable = matches!(&answer, Ok(answer) if is_reached(answer.as_ref().err()));
         if reachable {
             last_answer = sent;
         }
-        let now_fit = Monotonic::now().saturating_sub(last_answer) < patience;
+        let now_fit = clock.now().saturating_sub(last_answer) < patience;
         fit.send_if_modified(|fit| std::mem::replace(fit, now_fit) != now_fit);
         if messages.send(Message::ApiServer { reachable }).await.is_err() {
             return;

@@ -18,7 +18,7 @@ use tokio::{
 use crate::{
     api::{Declaration, Reason, Sighting},
     election::{Member, Plan, Row, Standing, World},
-    health::{Monotonic, PodFacts, ProbeOutcome, ProbeStep, Prober},
+    health::{PodFacts, ProbeOutcome, ProbeStep, Prober},
     operator::{
         cluster::{
             api_server::{ApiServer, NoCluster},
@@ -33,7 +33,7 @@ use crate::{
     ownership::Probing,
     routing::{Router, words},
 };
-use leadergroup_lock::{LockError, LockInfo, Store};
+use leadergroup_lock::{LockError, LockInfo, Store, monotonic};
 
 /// How long one call to the API server may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -128,7 +128,7 @@ pub async fn explain(
     };
     observer.list(&namespace).await?;
     observer.record(&name)?;
-    let began = Monotonic::now();
+    let began = monotonic();
     observer.observe(&name, patience).await?;
     // The owner may have acted in the meantime: the labels and the declaration as they are now, and then the row.
     observer.list(&namespace).await?;
@@ -137,7 +137,7 @@ pub async fn explain(
         Ok((info, row)) => (Ok(info), Ok(row)),
         Err(problem) => (Err(problem.clone()), Err(problem)),
     };
-    Ok(observer.explanation(&name, &record, lock, row.ok(), Monotonic::now().saturating_sub(began)))
+    Ok(observer.explanation(&name, &record, lock, row.ok(), monotonic().saturating_sub(began)))
 }
 
 /// The lock's row of this group, for people and for the election. A group without a row has never been claimed.
@@ -244,12 +244,12 @@ impl Observer {
     /// Takes an event in, and reads the owners of pods that the index asks about. It asks for nothing else that a
     /// command without a session could do.
     async fn apply(&mut self, event: Event) {
-        for request in self.index.apply(event, Monotonic::now()) {
+        for request in self.index.apply(event, monotonic()) {
             if let Request::ReadOwner(record, owner) = request {
                 let found = self.router.role_label_use(&record.reference, &owner).await;
                 let (group, uid) = (record.name.clone(), record.uid.clone());
                 let found = found.map_err(|error| Trouble::from(&error));
-                self.index.apply(Event::OwnerRead { group, uid, owner, found }, Monotonic::now());
+                self.index.apply(Event::OwnerRead { group, uid, owner, found }, monotonic());
             }
         }
     }
@@ -279,7 +279,7 @@ impl Observer {
                     if unprobed {
                         self.list_leases().await?;
                     }
-                    self.index.advance(Monotonic::now());
+                    self.index.advance(monotonic());
                 }
                 () = sleep_until(until) => break,
             }
@@ -309,7 +309,7 @@ impl Observer {
         row: Option<Row>,
         observed: Duration,
     ) -> Explanation {
-        let now = Monotonic::now();
+        let now = monotonic();
         let holder = row.as_ref().and_then(|row| row.holder.as_ref()).map(|pod| pod.uid.clone());
         let world = self.index.world(name, holder.as_deref(), now).unwrap_or_default();
         let mut pods = self.pods(name);

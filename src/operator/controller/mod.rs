@@ -25,6 +25,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use leadergroup_lock::Store;
+
 use super::{
     executor::{Context, Executor},
     group::Group,
@@ -35,7 +37,7 @@ use super::{
     status::{causes::Causes, conditions::View, events::Events},
 };
 use crate::{
-    health::{Monotonic, ProbeEvent, ProbeOutcome, ProbeStep, Prober, VoidCause},
+    health::{ProbeEvent, ProbeOutcome, ProbeStep, Prober, VoidCause},
     ownership::{Batches, Unclaimed, Untold},
     telemetry::{Check, Liveness},
 };
@@ -78,6 +80,8 @@ pub(super) struct Controller {
     peers: String,
     namespaces: Vec<String>,
     session_ttl: Duration,
+    /// For its clock, and for ids. Its calls are the executor's.
+    store: Store,
     executor: Executor,
     prober: Prober,
     events: Events,
@@ -112,6 +116,7 @@ impl Controller {
             peers: parts.peers,
             namespaces: parts.namespaces,
             session_ttl: parts.session_ttl,
+            store: parts.context.store.clone(),
             executor: Executor::new(parts.context),
             prober: parts.prober,
             events: parts.events,
@@ -137,42 +142,41 @@ impl Controller {
         shutdown: CancellationToken,
     ) {
         let mut drained_by: Option<Duration> = None;
+        let clock = self.store.clock();
         let mut gauged = Duration::ZERO;
         loop {
-            let now = Monotonic::now();
+            let now = clock.now();
             let unfinished = || self.groups.values().any(Group::is_unfinished);
             if drained_by.is_some_and(|by| now >= by || !unfinished()) {
                 break;
             }
             let next = self.next_turn(now);
             tokio::select! {
+                biased;
                 () = shutdown.cancelled(), if drained_by.is_none() => {
                     tracing::info!("stopping: changes under way are finished, then the groups are released");
                     self.draining = true;
                     drained_by = Some(now + DRAIN_TIMEOUT);
                 }
-                Some(message) = inbox.recv() => {
-                    self.take(message, Monotonic::now());
-                    for _ in 0..BURST {
-                        let Ok(message) = inbox.try_recv() else { break };
-                        self.take(message, Monotonic::now());
-                    }
-                }
-                Some(event) = probed.recv() => {
-                    self.probed(event, Monotonic::now());
-                    for _ in 0..BURST {
-                        let Ok(event) = probed.try_recv() else { break };
-                        self.probed(event, Monotonic::now());
-                    }
-                }
+                Some(message) = inbox.recv() => self.take(message, clock.now()),
+                Some(event) = probed.recv() => self.probed(event, clock.now()),
                 () = self.executor.task_ended() => {}
                 () = sleep_until(Instant::now() + next) => {}
             }
+            // Whichever came first: many messages do not keep the loop from what the probes show.
+            for _ in 0..BURST {
+                let Ok(message) = inbox.try_recv() else { break };
+                self.take(message, clock.now());
+            }
+            for _ in 0..BURST {
+                let Ok(event) = probed.try_recv() else { break };
+                self.probed(event, clock.now());
+            }
             self.executor.clear();
-            self.turn(Monotonic::now());
+            self.turn(clock.now());
             self.health.liveness.touch();
-            if Monotonic::now() >= gauged + IDLE {
-                gauged = Monotonic::now();
+            if clock.now() >= gauged + IDLE {
+                gauged = clock.now();
                 self.set_gauges();
             }
         }

@@ -4,7 +4,6 @@
 use std::{sync::Arc, time::Duration};
 
 use leadergroup_lock::{Claimed, Key, LockRow, SessionId};
-use uuid::Uuid;
 
 use super::Controller;
 use crate::{
@@ -234,7 +233,7 @@ impl Controller {
         // Without a finalizer the group could be deleted and leave its labels behind. Reading the group adds it.
         let has_finalizer = self.index.group(name).is_some_and(|group| group.record().has_finalizer());
         let row = has_finalizer.then_some(row);
-        self.step(name, Election::Owned { seed: Uuid::new_v4(), row, world }, now);
+        self.step(name, Election::Owned { seed: self.store.new_uuid(), row, world }, now);
     }
 
     /// The owners of these groups may have given them up although their sessions are alive.

@@ -120,6 +120,7 @@ impl Executor {
     pub(super) async fn task_ended(&mut self) {
         let given_way = self.waiting.given_way();
         tokio::select! {
+            biased;
             Some(_) = self.tasks.join_next() => {}
             () = given_way.notified() => {}
         }

@@ -272,6 +272,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_urgent_takes_no_place_beyond_the_last() {
+        for (urgency, most) in [
+            (Urgency::Routine, PLACES_FOR_THE_REST - PLACES_FOR_REPORTS),
+            (Urgency::Report, PLACES_FOR_THE_REST),
+        ] {
+            let mut queue = queue(&[(Urgency::Step, PLACES)]);
+            let steps = take_all(&mut queue);
+            assert_eq!(steps.len(), PLACES);
+            (0..2 * PLACES).for_each(|_| queue.put(urgency, None, urgency));
+            assert!(queue.take().is_none() && !queue.has_room(urgency), "{urgency:?}");
+            drop(steps);
+            assert_eq!(take_all(&mut queue).len(), most, "{urgency:?}");
+        }
+    }
+
+    #[test]
     fn what_may_take_its_full_time_limit_leaves_places_for_steps() {
         let mut queue = queue(&[(Urgency::Routine, 100)]);
         let slow = take_all(&mut queue);

@@ -8,7 +8,7 @@ fn at(second: u64) -> Moment {
 }
 
 fn pod(uid: &str, node: &str, group: &str, active: bool) -> Target {
-    Target { uid: uid.into(), name: uid.into(), node: node.into(), group: group.into(), active }
+    Target { uid: uid.into(), name: uid.into(), node: node.into(), group: group.into(), active, works: true }
 }
 
 fn replicas(nodes: &[&str]) -> Vec<Replica> {
@@ -190,4 +190,17 @@ fn a_run_says_what_it_has_shown_and_a_long_one_must_show_something() {
     assert_eq!(proved(0, short).expect("a note"), nothing);
     assert!(proved(7, long).is_ok());
     assert_eq!(proved(0, long).expect_err("an hour").to_string(), nothing);
+}
+
+#[test]
+fn a_pod_that_did_not_work_has_no_deadline_and_may_be_replaced_all_the_same() {
+    let mut targets = targets();
+    targets.pods[0].works = false;
+    let cordon = fault(Kind::NodeCordoned, "n1");
+    assert_eq!(cordon.plan.failing(&targets), ["a1"], "it may become active before the cordon is over");
+    assert!(due(&targets, &[fault(Kind::PodDeleted, "a1")]).is_empty());
+    targets.pods[0].works = true;
+    assert_eq!(due(&targets, &[fault(Kind::PodDeleted, "a1")]).len(), 1);
+    targets.pods[1].works = false;
+    assert!(due(&targets, &[fault(Kind::PodDeleted, "a1")]).is_empty(), "no other pod of the group works");
 }

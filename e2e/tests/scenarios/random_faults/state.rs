@@ -23,7 +23,7 @@ pub(super) async fn active(s: &Scenario, group: &str) -> Result<Active> {
     Ok(Active { pod: active.pod, uid: active.uid, node: active.node, token: status.token })
 }
 
-/// The pods and replicas that work: no fault can take place in others.
+/// All pods, and the replicas that work. A pod that does not work yet may be active before a fault of its node is over.
 pub(super) async fn targets(s: &Scenario) -> Result<Targets> {
     let works = |pod: &&Pod| {
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -39,10 +39,10 @@ pub(super) async fn targets(s: &Scenario) -> Result<Targets> {
         Some(Replica { uid, name, node: node_of(pod)? })
     };
     let pods = s.pods().list(&ListParams::default()).await?.items;
-    let pods = pods.iter().filter(works).filter_map(|pod| {
+    let pods = pods.iter().filter_map(|pod| {
         let (uid, name) = id(pod)?;
         let group = pod.metadata.labels.as_ref()?.get("app")?.clone();
-        Some(Target { uid, name, node: node_of(pod)?, group, active: active(pod) })
+        Some(Target { uid, name, node: node_of(pod)?, group, active: active(pod), works: works(&pod) })
     });
     Ok(Targets {
         nodes: s.stage.own()?.nodes().iter().map(|node| node.name.clone()).collect(),

@@ -1,0 +1,402 @@
+//! The cluster around the operator: nodes with their kubelets, and the controllers that create pods, judge nodes and
+//! delete what is left on those that are lost. They follow scripts, and use the API server's store directly.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    agenda::Agenda,
+    api_server::{ApiServer, DeleteOptions, Kind},
+    network::{Pods, Program},
+};
+
+/// The namespace of all groups.
+pub const NAMESPACE: &str = "shop";
+/// How often a kubelet renews its node's Lease.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+/// After this time without a renewal, the node's pods are marked as not ready.
+const NODE_GRACE: Duration = Duration::from_secs(40);
+/// How often workloads and nodes are looked at.
+const ROUND: Duration = Duration::from_millis(500);
+/// How long a container takes to start, and how long to end.
+const START: Duration = Duration::from_millis(1_200);
+const END: Duration = Duration::from_millis(600);
+
+/// A pod as the kubelet of its node knows it.
+struct Pod {
+    uid: String,
+    node: String,
+    address: IpAddr,
+    program: Program,
+    restarts: u64,
+}
+
+/// What is to happen.
+enum Step {
+    Heartbeat(String),
+    Started(String),
+    Ended(String),
+    Restarted(String),
+    Round,
+}
+
+/// A node.
+struct Node {
+    /// It has power, and is not frozen.
+    is_on: bool,
+    /// Its kubelet reaches the API server.
+    is_connected: bool,
+    renewed: Duration,
+}
+
+/// The cluster.
+pub struct Cluster {
+    api: ApiServer,
+    network: Pods,
+    agenda: Agenda<Step>,
+    nodes: BTreeMap<String, Node>,
+    /// The pods by name.
+    pods: BTreeMap<String, Pod>,
+    /// How many pods each group is to have.
+    groups: BTreeMap<String, usize>,
+    created: u32,
+}
+
+impl Cluster {
+    /// A cluster with these nodes, and groups of three pods.
+    pub fn new(api: ApiServer, network: Pods, nodes: &[&str], groups: usize) -> Self {
+        let mut cluster = Self {
+            api,
+            network,
+            agenda: Agenda::default(),
+            nodes: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            created: 0,
+        };
+        cluster.create(Kind::Namespace, "", json!({ "metadata": { "name": NAMESPACE } }));
+        for (place, node) in (0_u32..).zip(nodes) {
+            cluster.create(Kind::Node, "", json!({ "metadata": { "name": node }, "spec": {}, "status": {} }));
+            let lease = json!({ "metadata": { "name": node }, "spec": { "holderIdentity": node } });
+            cluster.create(Kind::Lease, "kube-node-lease", lease);
+            let state = Node { is_on: true, is_connected: true, renewed: Duration::ZERO };
+            cluster.nodes.insert((*node).to_owned(), state);
+            cluster.agenda.plan(Duration::from_secs(u64::from(place)), Step::Heartbeat((*node).to_owned()));
+        }
+        for group in (0..groups).map(|group| format!("g{group}")) {
+            let object = json!({
+                "apiVersion": "leadergroup.dev/v1alpha1",
+                "kind": "LeaderGroup",
+                "metadata": { "name": group, "namespace": NAMESPACE },
+                "spec": {
+                    "selector": { "matchLabels": { "app": group } },
+                    "health": { "probe": { "httpGet": { "port": 8080, "path": "/healthz" } } },
+                },
+            });
+            cluster.create(Kind::LeaderGroup, NAMESPACE, object);
+            cluster.groups.insert(group, 3);
+        }
+        cluster.agenda.plan(Duration::ZERO, Step::Round);
+        cluster
+    }
+
+    fn create(&self, kind: Kind, namespace: &str, object: Value) {
+        let created = self.api.store().create(kind, namespace, object);
+        created.unwrap_or_else(|failure| panic!("a {kind:?} is refused: {}", failure.message()));
+    }
+
+    /// Does what is due.
+    pub fn turn(&mut self, now: Duration) {
+        while let Some(step) = self.agenda.due(now) {
+            match step {
+                Step::Heartbeat(node) => self.heartbeat(&node, now),
+                Step::Started(pod) => self.report(&pod, true),
+                Step::Ended(pod) => self.ended(&pod),
+                Step::Restarted(pod) => self.restarted(&pod),
+                Step::Round => {
+                    self.round(now);
+                    self.agenda.plan(now + ROUND, Step::Round);
+                }
+            }
+        }
+    }
+
+    fn heartbeat(&mut self, name: &str, now: Duration) {
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        if node.is_on && node.is_connected {
+            node.renewed = now;
+            let mut store = self.api.store();
+            let time = store.now();
+            let renewed = format!("{time:.6}");
+            store
+                .update(Kind::Lease, "kube-node-lease", name, |lease| {
+                    lease["spec"]["renewTime"] = renewed.into();
+                })
+                .expect("the Lease of a node exists");
+        }
+        self.agenda.plan(now + HEARTBEAT, Step::Heartbeat(name.to_owned()));
+    }
+
+    /// The controllers' and kubelets' view of the whole cluster, as often as they take a look.
+    fn round(&mut self, now: Duration) {
+        self.judge_nodes(now);
+        self.forget_lost_pods();
+        self.follow_deletions(now);
+        self.create_missing(now);
+    }
+
+    /// Marks the pods of nodes that have not been heard of.
+    fn judge_nodes(&mut self, now: Duration) {
+        let silent: BTreeSet<&str> = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| now > node.renewed + NODE_GRACE)
+            .map(|(name, _)| name.as_str())
+            .collect();
+        let mut store = self.api.store();
+        for (name, pod) in &self.pods {
+            let is_ready = !silent.contains(pod.node.as_str()) && pod.program == Program::Serves;
+            if is_ready || !silent.contains(pod.node.as_str()) {
+                continue;
+            }
+            let marked = store.update(Kind::Pod, NAMESPACE, name, |pod| set_ready(pod, false));
+            // It may be gone.
+            drop(marked);
+        }
+    }
+
+    /// The objects of some pods were removed by force. Their programs run on until the kubelet notices.
+    fn forget_lost_pods(&mut self) {
+        let store = self.api.store();
+        let has = |name: &str, pod: &Pod| {
+            store.get(Kind::Pod, NAMESPACE, name).is_some_and(|found| found.uid() == pod.uid)
+        };
+        let noticed =
+            |pod: &Pod| self.nodes.get(&pod.node).is_some_and(|node| node.is_on && node.is_connected);
+        let lost: Vec<String> = self
+            .pods
+            .iter()
+            .filter(|(name, pod)| !has(name, pod) && noticed(pod))
+            .map(|(name, _)| name.clone())
+            .collect();
+        drop(store);
+        for name in lost {
+            if let Some(pod) = self.pods.remove(&name) {
+                self.network.remove(pod.address);
+            }
+        }
+    }
+
+    /// Kubelets end the programs of pods that are being deleted.
+    fn follow_deletions(&mut self, now: Duration) {
+        let store = self.api.store();
+        for (name, pod) in &mut self.pods {
+            let is_deleted =
+                store.get(Kind::Pod, NAMESPACE, name).is_some_and(|found| found.is_being_deleted());
+            let notices = self.nodes.get(&pod.node).is_some_and(|node| node.is_on && node.is_connected);
+            if is_deleted && notices && pod.program != Program::Ended {
+                pod.program = Program::Ended;
+                self.network.set(pod.address, Program::Ended);
+                self.agenda.plan(now + END, Step::Ended(name.clone()));
+            }
+        }
+    }
+
+    /// The kubelet has seen the containers end: the object of the deleted pod goes.
+    fn ended(&mut self, name: &str) {
+        let options = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::default() };
+        // Someone else may have removed it.
+        drop(self.api.store().delete(Kind::Pod, NAMESPACE, name, &options));
+        if let Some(pod) = self.pods.remove(name) {
+            self.network.remove(pod.address);
+        }
+    }
+
+    /// As many pods as each group is to have, spread over the nodes that are heard of.
+    fn create_missing(&mut self, now: Duration) {
+        let groups: Vec<(String, usize)> =
+            self.groups.iter().map(|(group, pods)| (group.clone(), *pods)).collect();
+        for (group, wanted) in groups {
+            let present = {
+                let store = self.api.store();
+                let of_group = |object: &&std::sync::Arc<crate::api_server::Object>| {
+                    object.labels().is_some_and(|labels| labels["app"] == group.as_str())
+                };
+                store
+                    .objects(Kind::Pod)
+                    .values()
+                    .filter(of_group)
+                    .filter(|pod| !pod.is_being_deleted())
+                    .count()
+            };
+            for _ in present..wanted {
+                self.create_pod(&group, now);
+            }
+        }
+    }
+
+    fn create_pod(&mut self, group: &str, now: Duration) {
+        let load = |name: &String| self.pods.values().filter(|pod| pod.node == *name).count();
+        let fit = self.nodes.iter().filter(|(_, node)| now <= node.renewed + NODE_GRACE);
+        let Some(node) = fit.map(|(name, _)| name.clone()).min_by_key(load) else { return };
+        self.created += 1;
+        let name = format!("{group}-{}", self.created);
+        let address = IpAddr::from(Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 0)) + self.created));
+        let pod = json!({
+            "metadata": { "name": name, "labels": { "app": group } },
+            "spec": { "nodeName": node, "containers": [{ "name": "main", "image": "program" }] },
+            "status": { "phase": "Pending" },
+        });
+        let created = self.api.store().create(Kind::Pod, NAMESPACE, pod);
+        let created = created.unwrap_or_else(|failure| panic!("a pod is refused: {}", failure.message()));
+        self.network.add(address, &node);
+        let pod = Pod { uid: created.uid().to_owned(), node, address, program: Program::Serves, restarts: 0 };
+        self.pods.insert(name.clone(), pod);
+        self.agenda.plan(now + START, Step::Started(name));
+    }
+
+    /// The kubelet reports the state of a pod.
+    fn report(&mut self, name: &str, is_ready: bool) {
+        let Some(pod) = self.pods.get(name) else { return };
+        if !self.nodes.get(&pod.node).is_some_and(|node| node.is_on && node.is_connected) {
+            return;
+        }
+        let (address, restarts) = (pod.address.to_string(), pod.restarts);
+        let mut store = self.api.store();
+        let time = format!("{:.0}", store.now());
+        let reported = store.update(Kind::Pod, NAMESPACE, name, |pod| {
+            pod["status"] = json!({
+                "phase": "Running",
+                "podIP": address,
+                "podIPs": [{ "ip": address }],
+                "conditions": [],
+                "containerStatuses": [{
+                    "name": "main", "image": "program", "imageID": "program",
+                    "ready": is_ready, "restartCount": restarts,
+                    "state": { "running": { "startedAt": time } },
+                }],
+            });
+            set_ready(pod, is_ready);
+        });
+        // It may have been removed by force.
+        drop(reported);
+    }
+
+    fn restarted(&mut self, name: &str) {
+        let Some(pod) = self.pods.get_mut(name).filter(|pod| pod.program == Program::Ended) else { return };
+        pod.program = Program::Serves;
+        pod.restarts += 1;
+        self.network.set(pod.address, Program::Serves);
+        self.report(name, true);
+    }
+}
+
+/// The faults.
+impl Cluster {
+    /// The names of the pods that run.
+    pub fn pods(&self) -> Vec<String> {
+        self.pods.keys().cloned().collect()
+    }
+
+    pub fn groups(&self) -> Vec<String> {
+        self.groups.keys().cloned().collect()
+    }
+
+    pub fn nodes(&self) -> Vec<String> {
+        self.nodes.keys().cloned().collect()
+    }
+
+    /// The UID of a pod.
+    pub fn uid(&self, pod: &str) -> Option<&str> {
+        self.pods.get(pod).map(|pod| pod.uid.as_str())
+    }
+
+    /// The program in a pod behaves so from now on. If it ends, its kubelet starts it again.
+    pub fn set_program(&mut self, name: &str, program: Program, now: Duration) {
+        let Some(pod) = self.pods.get_mut(name).filter(|pod| pod.program != Program::Ended) else { return };
+        pod.program = program;
+        self.network.set(pod.address, program);
+        if program == Program::Ended {
+            self.agenda.plan(now + START, Step::Restarted(name.to_owned()));
+        }
+    }
+
+    /// A user deletes a pod; by force, its object goes at once.
+    pub fn delete_pod(&mut self, name: &str, by_force: bool) {
+        let grace_seconds = Some(if by_force { 0 } else { 30 });
+        let options = DeleteOptions { grace_seconds, ..DeleteOptions::default() };
+        drop(self.api.store().delete(Kind::Pod, NAMESPACE, name, &options));
+    }
+
+    /// The UIDs of the pods on a node.
+    pub fn on_node(&self, node: &str) -> Vec<String> {
+        self.pods.values().filter(|pod| pod.node == node).map(|pod| pod.uid.clone()).collect()
+    }
+
+    /// The UIDs of a group's pods.
+    pub fn of_group(&self, group: &str) -> Vec<String> {
+        let is_of = |name: &str| name.rsplit_once('-').is_some_and(|(of, _)| of == group);
+        self.pods.iter().filter(|(name, _)| is_of(name)).map(|(_, pod)| pod.uid.clone()).collect()
+    }
+
+    /// A user asks for a switchover to any pod.
+    pub fn request_switchover(&mut self, group: &str) {
+        self.created += 1;
+        let request = format!("request-{}", self.created);
+        self.change(Kind::LeaderGroup, NAMESPACE, group, |group| {
+            group["metadata"]["annotations"]["leadergroup.dev/switchover"] = request.into();
+        });
+    }
+
+    /// A user pauses a group, or resumes it.
+    pub fn pause(&mut self, group: &str, paused: bool) {
+        self.change(Kind::LeaderGroup, NAMESPACE, group, |group| group["spec"]["paused"] = paused.into());
+    }
+
+    /// Someone removes the role from a pod.
+    pub fn remove_role(&mut self, pod: &str) {
+        self.change(Kind::Pod, NAMESPACE, pod, |pod| {
+            if let Some(labels) = pod["metadata"]["labels"].as_object_mut() {
+                labels.remove("leadergroup.dev/role");
+            }
+        });
+    }
+
+    /// A node is cordoned, or no longer.
+    pub fn cordon(&mut self, node: &str, cordoned: bool) {
+        self.change(Kind::Node, "", node, |node| node["spec"]["unschedulable"] = cordoned.into());
+    }
+
+    fn change(&self, kind: Kind, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
+        // It may be gone.
+        drop(self.api.store().update(kind, namespace, name, change));
+    }
+
+    /// A node loses its power, or comes back with its pods as they were: a freeze.
+    pub fn power(&mut self, node: &str, is_on: bool) {
+        if let Some(state) = self.nodes.get_mut(node) {
+            state.is_on = is_on;
+            self.network.power(node, is_on);
+        }
+    }
+
+    /// Whether the kubelet of a node reaches the API server.
+    pub fn connect(&mut self, node: &str, is_connected: bool) {
+        if let Some(state) = self.nodes.get_mut(node) {
+            state.is_connected = is_connected;
+        }
+    }
+}
+
+fn set_ready(pod: &mut Value, is_ready: bool) {
+    let status = if is_ready { "True" } else { "False" };
+    pod["status"]["conditions"] = json!([
+        { "type": "Ready", "status": status },
+        { "type": "ContainersReady", "status": status },
+    ]);
+}

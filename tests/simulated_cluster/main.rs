@@ -1,0 +1,23 @@
+//! The whole operator under simulation: several replicas, real from their watches to their writes, with simulated
+//! time, network, API server and database.
+
+#![allow(missing_docs, unreachable_pub, reason = "modules of one test")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::struct_excessive_bools, reason = "the traits of a kind")]
+
+mod agenda;
+mod api_server;
+#[path = "../apiserver/mod.rs"]
+mod apiserver;
+mod cluster;
+mod faults;
+mod host;
+mod log;
+mod network;
+mod recorded;
+mod replica;
+mod runs;
+mod simulation;
+mod tests;
+mod trace;
+mod wire;

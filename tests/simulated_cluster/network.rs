@@ -1,0 +1,204 @@
+//! The network between replicas and pods, and the programs in the pods.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::pending,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::{FutureExt as _, future::BoxFuture};
+use leadergroup::health::{Network, Stream};
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
+    runtime::Handle,
+    sync::watch,
+    time::sleep,
+};
+
+/// How long a packet is on its way.
+const LATENCY: Duration = Duration::from_millis(1);
+/// The longest request of a probe.
+const LONGEST: usize = 4 * 1024;
+
+/// What a pod's program does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Program {
+    /// It answers.
+    #[default]
+    Serves,
+    /// It answers that it is unwell.
+    Fails,
+    /// It hangs: its kernel accepts connections, and nothing answers.
+    Hangs,
+    /// It does not run: connections are refused, and those that were open are closed.
+    Ended,
+}
+
+/// The network. Clones are the same network.
+#[derive(Clone, Default)]
+pub struct Pods(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    pods: BTreeMap<IpAddr, Pod>,
+    /// Nodes between which no packet passes, in their order.
+    cut: BTreeSet<(String, String)>,
+    /// Nodes that have no power, or are frozen.
+    dark: BTreeSet<String>,
+}
+
+struct Pod {
+    node: String,
+    program: watch::Sender<Program>,
+}
+
+impl Pods {
+    /// A pod with this address runs on a node.
+    pub fn add(&self, address: IpAddr, node: &str) {
+        let pod = Pod { node: node.to_owned(), program: watch::channel(Program::Serves).0 };
+        self.0.lock().pods.insert(address, pod);
+    }
+
+    /// The pod is gone. Connections to it get no answer any more.
+    pub fn remove(&self, address: IpAddr) {
+        self.0.lock().pods.remove(&address);
+    }
+
+    /// What the program in the pod does from now on.
+    pub fn set(&self, address: IpAddr, program: Program) {
+        if let Some(pod) = self.0.lock().pods.get(&address) {
+            pod.program.send_replace(program);
+        }
+    }
+
+    /// Whether packets pass between two nodes from now on.
+    pub fn connect(&self, one: &str, other: &str, is_connected: bool) {
+        let pair = ordered(one, other);
+        let cut = &mut self.0.lock().cut;
+        if is_connected {
+            cut.remove(&pair)
+        } else {
+            cut.insert(pair)
+        };
+    }
+
+    /// Whether a node runs from now on.
+    pub fn power(&self, node: &str, is_on: bool) {
+        let dark = &mut self.0.lock().dark;
+        if is_on {
+            dark.remove(node)
+        } else {
+            dark.insert(node.to_owned())
+        };
+    }
+
+    /// The network as seen from a node. The programs run in `world`.
+    pub fn from(&self, node: &str, world: &Handle) -> impl Network + use<> {
+        Seen { pods: self.clone(), node: node.to_owned(), world: world.clone() }
+    }
+
+    fn reaches(&self, node: &str, address: IpAddr) -> bool {
+        let state = self.0.lock();
+        state.pods.get(&address).is_some_and(|pod| {
+            !state.dark.contains(&pod.node)
+                && !state.dark.contains(node)
+                && !state.cut.contains(&ordered(node, &pod.node))
+        })
+    }
+
+    fn program(&self, address: IpAddr) -> Option<watch::Receiver<Program>> {
+        self.0.lock().pods.get(&address).map(|pod| pod.program.subscribe())
+    }
+}
+
+fn ordered(one: &str, other: &str) -> (String, String) {
+    let (one, other) = if one <= other { (one, other) } else { (other, one) };
+    (one.to_owned(), other.to_owned())
+}
+
+struct Seen {
+    pods: Pods,
+    node: String,
+    world: Handle,
+}
+
+impl Network for Seen {
+    fn connect(&self, pod: SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn Stream>>> {
+        let (pods, node, world) = (self.pods.clone(), self.node.clone(), self.world.clone());
+        async move {
+            sleep(LATENCY).await;
+            let address = pod.ip();
+            let Some(program) = pods.program(address).filter(|_| pods.reaches(&node, address)) else {
+                return pending().await;
+            };
+            if *program.borrow() == Program::Ended {
+                return Err(io::ErrorKind::ConnectionRefused.into());
+            }
+            let (near, far) = duplex(LONGEST);
+            let reaches = move || pods.reaches(&node, address);
+            world.spawn(serve(far, program, reaches));
+            Ok(Box::new(near) as Box<dyn Stream>)
+        }
+        .boxed()
+    }
+}
+
+/// Serves a connection until the other side closes it, or the program ends.
+async fn serve(
+    mut stream: DuplexStream,
+    mut program: watch::Receiver<Program>,
+    reaches: impl Fn() -> bool + Send,
+) {
+    let mut request = Vec::new();
+    loop {
+        tokio::select! {
+            biased;
+            has_ended = ended(&mut program) => {
+                if !has_ended || !reaches() {
+                    // The pod is gone with its kernel, or its last words do not arrive.
+                    until_closed(stream).await;
+                }
+                return;
+            }
+            read = stream.read_buf(&mut request) => {
+                if !matches!(read, Ok(1..)) {
+                    return;
+                }
+            }
+        }
+        if !request.ends_with(b"\r\n\r\n") {
+            continue;
+        }
+        request.clear();
+        sleep(LATENCY).await;
+        let works = program.wait_for(|program| *program != Program::Hangs).await.map(|program| *program);
+        let status = match works {
+            Ok(Program::Serves) => "200 OK",
+            Ok(Program::Fails) => "503 Service Unavailable",
+            Ok(Program::Hangs | Program::Ended) => continue,
+            Err(_) => return until_closed(stream).await,
+        };
+        if !reaches() {
+            return until_closed(stream).await;
+        }
+        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+        if stream.write_all(answer.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Waits until the program has ended. Returns false if the pod is gone.
+async fn ended(program: &mut watch::Receiver<Program>) -> bool {
+    program.wait_for(|program| *program == Program::Ended).await.is_ok()
+}
+
+/// Answers nothing until the other side closes the connection.
+async fn until_closed(mut stream: DuplexStream) {
+    let mut ignored = [0; 64];
+    while matches!(stream.read(&mut ignored).await, Ok(1..)) {}
+}

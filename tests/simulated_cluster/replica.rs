@@ -1,0 +1,76 @@
+//! A replica of the operator as a process on a machine of its own: the whole program, from its watches to its writes.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use leadergroup::{
+    config::{Settings, Sources},
+    health::Prober,
+    operator::{ApiServer as Connections, Replica},
+};
+use leadergroup_lock::memory::{MemoryClient, MemoryDatabase};
+use tokio::{runtime::Handle, sync::mpsc};
+use tokio_util::sync::CancellationToken;
+
+use crate::{api_server::ApiServer, host::Host, network::Pods, wire};
+
+/// How many probes may be under way, and how many of their events.
+const PROBES: usize = 256;
+
+/// What a replica works with.
+pub struct Surroundings<'a> {
+    pub api: &'a ApiServer,
+    pub database: &'a MemoryDatabase,
+    pub network: &'a Pods,
+    /// The runtime of everything that is no replica.
+    pub world: &'a Handle,
+}
+
+/// A replica that runs.
+pub struct Process {
+    pub name: String,
+    pub node: String,
+    pub host: Host,
+    shutdown: CancellationToken,
+}
+
+impl Process {
+    /// Starts a replica on a node, on a machine whose clock gains this many microseconds per second.
+    pub fn start(name: &str, node: &str, rate_ppm: i64, around: &Surroundings<'_>) -> Self {
+        let host = Host::new(rate_ppm);
+        let process = host.handle().clone();
+        let _entered = process.enter();
+        let lock = MemoryClient::new(around.database, name);
+        let store = lock.store().expect("the address of a database in memory is valid");
+        let client = |lane: &str| wire::client(around.api, &format!("{name}/{lane}"), around.world, &process);
+        let connections = Connections {
+            changes: client("changes"),
+            background: client("background"),
+            watches: client("watches"),
+        };
+        let (events, evidence) = mpsc::channel(PROBES);
+        let network = Arc::new(around.network.from(node, around.world));
+        let prober = Prober::simulated(network, store.clock(), events, PROBES);
+        let replica = Replica::new(settings(name, node), connections, store, (prober, evidence));
+        let shutdown = CancellationToken::new();
+        process.spawn(replica.run(shutdown.clone()));
+        Self { name: name.to_owned(), node: node.to_owned(), host, shutdown }
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.shutdown.is_cancelled()
+    }
+
+    /// Asks it to stop, as by SIGTERM.
+    pub fn ask_to_stop(&self) {
+        self.shutdown.cancel();
+    }
+}
+
+fn settings(name: &str, node: &str) -> Settings {
+    let flags = BTreeMap::from([
+        ("replica", name.to_owned()),
+        ("node", node.to_owned()),
+        ("database.url", "postgres://program@memory/memory".to_owned()),
+    ]);
+    Settings::load(&Sources { flags, ..Sources::default() }).expect("the settings are valid")
+}

@@ -1,0 +1,58 @@
+//! The runs.
+
+use std::time::Duration;
+
+use crate::{faults, log, simulation::Simulation};
+use leadergroup_e2e::history::{not_at_rest, operator_writes};
+
+#[test]
+fn groups_get_a_holder_and_keep_it() {
+    log::show();
+    let mut simulation = Simulation::new(1, 2);
+    let began = std::time::Instant::now();
+    simulation.run(Duration::from_mins(1));
+    eprintln!("{:?}", began.elapsed());
+    let checked = simulation.checked();
+    assert!(checked.violations.is_empty(), "{:#?}", checked.violations);
+    assert_eq!(checked.promotions.len(), 2, "{:#?}", checked.promotions);
+}
+
+/// A run of two minutes with faults, and what follows.
+fn faulty(seed: u64) {
+    let mut run = Simulation::new(seed, 3);
+    run.run(Duration::from_secs(10));
+    faults::with_faults(&mut run, Duration::from_mins(2), Duration::from_secs(4));
+    run.run(Duration::from_mins(1));
+    let quiet = run.api.store().revision();
+    run.run(Duration::from_mins(1));
+    let checked = run.checked();
+    assert!(checked.violations.is_empty(), "seed {seed}: {:#?}", checked.violations);
+    let history = run.history();
+    let unrest = not_at_rest(&history, &[]);
+    assert!(unrest.is_empty(), "seed {seed}: {unrest:#?}\n{}", run.state());
+    let writes = operator_writes(&history, i64::try_from(quiet).unwrap());
+    assert!(writes.is_empty(), "seed {seed}: {writes:#?}");
+    eprintln!("seed {seed}: {} promotions, {} revisions", checked.promotions.len(), checked.revisions);
+}
+
+#[test]
+fn a_seed_determines_a_run() {
+    let trace = || {
+        let mut run = Simulation::new(7, 3);
+        faults::with_faults(&mut run, Duration::from_mins(1), Duration::from_secs(4));
+        run.trace()
+    };
+    let (one, other) = (trace(), trace());
+    let differs = one.iter().zip(&other).position(|(one, other)| one != other);
+    assert_eq!((differs.map(|at| (&one[at], &other[at])), one.len()), (None, other.len()));
+}
+
+#[test]
+fn random_faults() {
+    log::show();
+    let number = |name: &str, usual| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
+    let first: u64 = number("LEADERGROUP_CLUSTER_SEED", 1);
+    for seed in first..first + number("LEADERGROUP_CLUSTER_SEEDS", 5) {
+        faulty(seed);
+    }
+}
