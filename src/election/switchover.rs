@@ -67,7 +67,7 @@ impl Group {
     /// Begins the requested switchover, if it can be carried out now.
     fn switch_over(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) -> Option<Phase> {
         let request = self.requested().cloned()?;
-        let (_, since) = self.last_request.weighed.clone()?;
+        let since = self.last_request.weighed.as_ref()?.1;
         if now < self.last_request.paused_until {
             self.wake_at(self.last_request.paused_until);
             return None;
