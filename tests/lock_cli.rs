@@ -53,6 +53,7 @@ async fn grant(store: &Store, own: SessionId, name: &str, expected: i64, to: &st
     let holder = Holder { uid: format!("uid-{to}"), namespace: "jobs".into(), name: to.into() };
     let grant = Grant {
         key: key(name),
+        group: "g1".into(),
         expected: Token::new(expected),
         floor: Token::ZERO,
         holder,

@@ -1,5 +1,5 @@
 //! Terms of keys that a controller grants to others: granting under a new token, confirming, ending. Each change is a
-//! compare-and-set on the key, its token and the own living session.
+//! compare-and-set on the key, its group, its token and the own living session.
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
@@ -29,6 +29,8 @@ const GRANT_CHUNK: usize = 500;
 pub struct Grant {
     /// The key.
     pub key: Key,
+    /// The group that the key was claimed for. A copy that lacks that claim may have the key for another group.
+    pub group: String,
     /// The token that the row must have now.
     pub expected: Token,
     /// The largest token known from elsewhere: the new token will be larger than this one as well.
@@ -124,6 +126,7 @@ impl Store {
     async fn grant_at_once(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
         check_distinct(grants.iter().map(|grant| &grant.key))?;
         for grant in grants {
+            check_text("group", &grant.group)?;
             check_text("holder's uid", &grant.holder.uid)?;
             check_text("holder's namespace", &grant.holder.namespace)?;
             check_text("holder's name", &grant.holder.name)?;
@@ -182,7 +185,8 @@ impl Store {
             .with(grants.iter().map(|grant| grant.grant.as_uuid()).collect::<Vec<_>>())?
             .with(texts(|grant| &grant.reason))?
             .with(passing.map(|passing| passing.patience_ms))?
-            .with(passing.and_then(|passing| passing.force_ms))?;
+            .with(passing.and_then(|passing| passing.force_ms))?
+            .with(texts(|grant| &grant.group))?;
         for _ in 0..ERA_ATTEMPTS {
             let rows = self.rows(GRANT, bind.clone()).await?;
             let answers = all_in_order(grants.len(), &rows, |row| {

@@ -46,6 +46,7 @@
 //!     let holder = Holder { uid: "4711".into(), namespace: "shop".into(), name: "web-0".into() };
 //!     let grant = Grant {
 //!         key,
+//!         group: "shop".into(),
 //!         expected: row.token,
 //!         floor: row.token,
 //!         holder,

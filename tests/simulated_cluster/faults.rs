@@ -12,6 +12,9 @@ use crate::{
 const LONGEST: Duration = Duration::from_secs(20);
 /// For how long a request may be carried out: each replica that gets the group lets it wait for 30 s.
 const REQUEST: Duration = Duration::from_secs(90);
+/// For how long a replica may not see that a node is no longer cordoned: a watch that hangs fails after 30 s, and the
+/// next one may hang, too.
+const UNSEEN: Duration = Duration::from_secs(60);
 
 /// What puts an end to a fault.
 #[derive(Clone, Debug)]
@@ -228,13 +231,15 @@ pub fn with_faults(run: &mut Simulation, time: Duration, every: Duration) {
 /// Undoes a fault that was to last until `at`.
 fn undo(run: &mut Simulation, what: Undo, at: Duration, recorded: Range<usize>) {
     tracing::info!(?what, at = ?run.now, "a fault is undone");
-    if let Undo::Requested(group) = &what {
+    match &what {
         // A request cannot be taken back, and it is also one to pods that came after it.
-        let pods = run.cluster.of_group(group);
-        run.fault_since(recorded.start, pods, at);
-        run.fault_is_over(recorded, at);
-    } else {
-        run.fault_is_over(recorded, run.now);
+        Undo::Requested(group) => {
+            let pods = run.cluster.of_group(group);
+            run.fault_since(recorded.start, pods, at);
+            run.fault_is_over(recorded, at);
+        }
+        Undo::Cordon(_) => run.fault_is_over(recorded, run.now + UNSEEN),
+        _ => run.fault_is_over(recorded, run.now),
     }
     match what {
         Undo::Requested(_) => {}

@@ -41,7 +41,7 @@ pub struct Database {
 #[derive(Clone, Debug)]
 pub enum Statement {
     Row { group: u32 },
-    Grant(GrantRequest),
+    Grant { group: u32, grant: GrantRequest },
     Confirm { token: i64 },
     Vacate { token: i64 },
     Tombstone { group: u32, floor: i64 },
@@ -95,7 +95,7 @@ impl Database {
                 Reply::Claimed(self.claim(session, *group, *may_create, *supersedes))
             }
             Statement::Tombstone { group, floor } => self.tombstone(session, *group, *floor),
-            Statement::Grant(grant) => self.grant(session, grant, ledger),
+            Statement::Grant { group, grant } => self.grant(session, *group, grant, ledger),
             Statement::Confirm { token } => self.change(session, *token, |row| {
                 if row.holder.is_none() {
                     return false;
@@ -141,12 +141,14 @@ impl Database {
         }
     }
 
-    fn grant(&mut self, session: u32, grant: &GrantRequest, ledger: &mut Vec<Granted>) -> Reply {
+    fn grant(&mut self, session: u32, group: u32, grant: &GrantRequest, ledger: &mut Vec<Granted>) -> Reply {
         if self.present != self.timeline {
             self.era = (self.era + 1).max(self.present);
             self.timeline = self.present;
         }
-        let Some(row) = self.row.as_mut().filter(|row| row.session == Some(session) && !row.tombstone) else {
+        let claimed =
+            |row: &&mut LockRow| row.session == Some(session) && row.group == group && !row.tombstone;
+        let Some(row) = self.row.as_mut().filter(claimed) else {
             return Reply::Rejected(Rejection::NotOwner);
         };
         if row.grant == Some(grant.id) && row.holder.as_ref().is_some_and(|pod| pod.uid == grant.holder.uid) {

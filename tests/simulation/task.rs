@@ -196,7 +196,7 @@ impl Task {
             }
             Effect::Verify(pod) => server(Call::Pod(pod.clone())),
             Effect::Try { pod, from, .. } => server(Call::Try(pod.clone(), from.clone())),
-            Effect::Grant(grant) => database(Statement::Grant(grant.clone())),
+            Effect::Grant(grant) => database(Statement::Grant { group: self.group, grant: grant.clone() }),
             Effect::Confirm { token } => database(Statement::Confirm { token: *token }),
             Effect::Vacate { token } => database(Statement::Vacate { token: *token }),
             Effect::Tombstone => database(Statement::Tombstone { group: self.group, floor: self.floor }),

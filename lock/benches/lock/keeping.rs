@@ -304,6 +304,7 @@ pub(crate) fn key(number: usize) -> Result<Key> {
 pub(crate) fn grant(key: &Key, expected: Token, to: &str) -> Grant {
     Grant {
         key: key.clone(),
+        group: "group".into(),
         expected,
         floor: expected,
         holder: Holder {

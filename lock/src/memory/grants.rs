@@ -8,8 +8,8 @@ use super::tables::Lock;
 use super::transaction::{Answer, Transaction};
 use crate::Holder;
 
-/// The columns of a batch of grants: keys, expected tokens, floors, uids, namespaces, names, grant ids and reasons; and
-/// how long fenced transactions are waited for.
+/// The columns of a batch of grants: keys, expected tokens, floors, uids, namespaces, names, grant ids and reasons;
+/// how long fenced transactions are waited for; and groups.
 type Grants = (
     Uuid,
     i32,
@@ -23,19 +23,34 @@ type Grants = (
     Vec<String>,
     Option<i32>,
     Option<i32>,
+    Vec<String>,
 );
 
 impl Transaction<'_> {
     pub(super) fn grant(&mut self, grants: Grants) -> Answer {
-        let (own, protocol, keys, expected, floors, uids, namespaces, names, ids, reasons, patience, _) =
-            grants;
+        let (
+            own,
+            protocol,
+            keys,
+            expected,
+            floors,
+            uids,
+            namespaces,
+            names,
+            ids,
+            reasons,
+            patience,
+            _,
+            groups,
+        ) = grants;
         // No transaction of an application is ever under way here, so the fence is always open.
         let gate = patience.map(|_| "open");
         let (now, era) = (self.now, self.tables.meta.era);
         let mut rows = Vec::with_capacity(keys.len());
         for (index, key) in keys.iter().enumerate() {
             let old = self.tables.lock(key).cloned();
-            let claimed = old.as_ref().filter(|old| old.session == Some(own) && !self.busy);
+            let is_of_another = old.as_ref().is_some_and(|old| old.group_id != groups[index]);
+            let claimed = old.as_ref().filter(|old| old.session == Some(own) && !is_of_another && !self.busy);
             let judged = claimed.map(|old| {
                 let is_holder = old.holder.as_ref().is_some_and(|holder| holder.uid == uids[index]);
                 if old.protocol > protocol {
@@ -50,7 +65,10 @@ impl Transaction<'_> {
                     "grant"
                 }
             });
-            let verdict = self.verdict(own, protocol, old.as_ref(), judged, true);
+            let verdict = match self.verdict(own, protocol, old.as_ref(), judged, true) {
+                "busy" if is_of_another => "unclaimed",
+                verdict => verdict,
+            };
             let mut token = old.as_ref().map(|old| old.token).filter(|_| judged.is_some());
             if let ("grant", Some(old)) = (verdict, &old) {
                 let next = self.tables.next_token(old, floors[index]);

@@ -1,8 +1,8 @@
 -- $1 own session, $2 protocol, $3 keys, $4 expected tokens, $5 floors, $6 holders' uids, $7 namespaces, $8 names, $9
 -- grant ids, $10 reasons, $11 ms to wait for fenced transactions (NULL: do not wait), $12 ms to wait for those that
--- were terminated because they took longer (NULL: do not terminate them).
+-- were terminated because they took longer (NULL: do not terminate them), $13 groups.
 --
--- Compare-and-set on key + token + own living session, in the database's present era. FOR UPDATE, so that a change of
+-- Compare-and-set on key + group + token + own living session, in the database's present era. FOR UPDATE, so that a change of
 -- token conflicts with everything that depends on the row.
 --
 -- The old holder's fenced transactions (docs/fencing.md) have to end first. Each of them holds the key's advisory lock
@@ -24,13 +24,13 @@ own as materialized (
 ),
 asked as materialized (
     select * from unnest($3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::text[], $8::text[], $9::uuid[],
-                         $10::text[])
-        with ordinality as a (key, expected, floor, uid, namespace, name, grant_id, reason, place)
+                         $10::text[], $13::text[])
+        with ordinality as a (key, expected, floor, uid, namespace, name, grant_id, reason, group_id, place)
 ),
 claimed as materialized (
     select a.*, l.token, l.era, l.grant_id as last_grant, l.holder_uid as last_uid, l.tombstone, l.protocol
     from asked as a join leadergroup.lock as l on l.key = a.key
-    where l.session = $1 and not exists (select from gate where gate.outcome <> 'open')
+    where l.session = $1 and l.group_id = a.group_id and not exists (select from gate where gate.outcome <> 'open')
     for update of l skip locked
 ),
 judged as materialized (
@@ -63,7 +63,7 @@ select a.place,
            when j.verdict is not null then j.verdict
            when l.key is null then 'missing'
            when l.protocol > $2 then 'newer'
-           when l.session is distinct from $1 then 'unclaimed'
+           when l.session is distinct from $1 or l.group_id <> a.group_id then 'unclaimed'
            else 'busy'
        end as verdict,
        -- Only for the refusals that name them. The answer must fit into the buffers between server and client even if

@@ -34,6 +34,7 @@ pub fn claim(key: &Key) -> Claim {
 pub fn grant(key: &Key, expected: i64, to: &str) -> Grant {
     Grant {
         key: key.clone(),
+        group: GROUP.into(),
         expected: Token::new(expected),
         floor: Token::ZERO,
         holder: holder(to),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    Changed, Claimed, FencePolicy, Grant, GrantId, Granted, Key, LockError, Overrun, Refusal, Store, Token,
-    Tombstone,
+    Changed, Claim, Claimed, FencePolicy, Grant, GrantId, Granted, Key, LockError, Overrun, Refusal, Store,
+    Token, Tombstone,
 };
 use sqlx::{Connection, Executor};
 
@@ -90,6 +90,25 @@ async fn a_grant_is_refused_with_the_reason() {
         1,
         "nothing else was granted"
     );
+}
+
+/// The database failed over to a copy that lacks the claim for the present group: there the session still has the key
+/// for the former group of the same name, with the same token.
+#[tokio::test]
+async fn a_grant_to_a_group_that_the_copy_does_not_know_is_refused() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    let key = key("a");
+    take(&store, own, &key).await;
+    database.sql("update leadergroup.lock set group_id = 'former'").await;
+    let before = row(&store, &key).await;
+    let refused = Granted::Refused(Refusal::Unclaimed { session: Some(own) });
+    assert_eq!(grant_one(&store, own, grant(&key, 0, "p0")).await, refused);
+    assert_eq!(store.grant_one(own, grant(&key, 0, "p0")).await.unwrap(), refused);
+    assert_eq!(row(&store, &key).await, before, "nothing was changed");
+    let again = Claim { supersedes: Some("former".into()), ..claim(&key) };
+    assert!(matches!(claim_one(&store, own, again).await, Claimed::Ours(_)));
+    assert_eq!(grant_one(&store, own, grant(&key, 0, "p0")).await, granted(1));
 }
 
 #[tokio::test]
@@ -199,13 +218,13 @@ async fn a_tombstone_keeps_the_token_and_its_successor_goes_on() {
     );
     assert_eq!(claim_one(&store, own, claim(&key)).await, Claimed::Tombstone { group: GROUP.into() });
 
-    let successor =
-        |may_create| leadergroup_lock::Claim { group: "group-2".into(), may_create, ..claim(&key) };
+    let successor = |may_create| Claim { group: "group-2".into(), may_create, ..claim(&key) };
     assert_eq!(claim_one(&store, own, successor(false)).await, Claimed::Tombstone { group: GROUP.into() });
     let Claimed::Ours(revived) = claim_one(&store, own, successor(true)).await else { panic!() };
     assert_eq!((revived.tombstone, revived.token, revived.group.as_str()), (false, Token::new(1), "group-2"));
     assert_eq!(revived.pending.len(), 1, "the old group's last holder may still have to be stripped");
-    assert_eq!(grant_one(&store, own, grant(&key, 1, "p1")).await, granted(2));
+    let next = Grant { group: "group-2".into(), ..grant(&key, 1, "p1") };
+    assert_eq!(grant_one(&store, own, next).await, granted(2));
     let old = Changed::Refused(Refusal::Foreign { group: "group-2".into() });
     assert_eq!(store.tombstone(own, &[tombstone(&key, GROUP)]).await.unwrap(), [old]);
 }
@@ -228,9 +247,9 @@ async fn a_tombstone_needs_no_row_and_no_claim() {
         .unwrap();
     assert_eq!(answers[0], Changed::Refused(Refusal::Unclaimed { session: Some(other) }));
     assert_eq!(answers[1..], [Changed::Done, Changed::Done]);
-    let claim = leadergroup_lock::Claim { group: "group-2".into(), ..claim(&lost) };
+    let claim = Claim { group: "group-2".into(), ..claim(&lost) };
     assert!(matches!(claim_one(&store, own, claim).await, Claimed::Ours(_)));
-    let next = Grant { expected: Token::new(57), ..grant(&lost, 57, "p0") };
+    let next = Grant { group: "group-2".into(), ..grant(&lost, 57, "p0") };
     assert_eq!(grant_one(&store, own, next).await, granted(58));
 }
 

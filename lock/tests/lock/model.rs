@@ -25,7 +25,7 @@ const JUMP: i64 = 1_000_000;
 enum Step {
     Claim { by: usize, key: usize, group: usize, may_create: bool, supersedes: Option<usize> },
     Unclaim { by: usize, key: usize },
-    Grant { by: usize, key: usize, behind: i64, floor: i64, to: u8, again: bool },
+    Grant { by: usize, key: usize, group: Option<usize>, behind: i64, floor: i64, to: u8, again: bool },
     Confirm { by: usize, key: usize, behind: i64 },
     Vacate { by: usize, key: usize, behind: i64 },
     Tombstone { by: usize, key: usize, group: usize, floor: i64 },
@@ -39,6 +39,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     // Mostly the right token, sometimes an old one or one from the future.
     let behind = || prop_oneof![8 => Just(0_i64), 1 => Just(1), 1 => Just(-1)];
+    // Mostly the group that has the key.
+    let other_group = || prop::option::weighted(0.15, 0..GROUPS);
     let by = || 0..SESSIONS;
     let key = || 0..KEYS;
     prop_oneof![
@@ -46,8 +48,8 @@ fn step() -> impl Strategy<Value = Step> {
             |(by, key, group, may_create, supersedes)| Step::Claim { by, key, group, may_create, supersedes }
         ),
         1 => (by(), key()).prop_map(|(by, key)| Step::Unclaim { by, key }),
-        8 => (by(), key(), behind(), 0..12_i64, 0..3_u8, prop::bool::weighted(0.2)).prop_map(
-            |(by, key, behind, floor, to, again)| Step::Grant { by, key, behind, floor, to, again }
+        8 => (by(), key(), other_group(), behind(), 0..12_i64, 0..3_u8, prop::bool::weighted(0.2)).prop_map(
+            |(by, key, group, behind, floor, to, again)| Step::Grant { by, key, group, behind, floor, to, again }
         ),
         4 => (by(), key(), behind()).prop_map(|(by, key, behind)| Step::Confirm { by, key, behind }),
         2 => (by(), key(), behind()).prop_map(|(by, key, behind)| Step::Vacate { by, key, behind }),
@@ -159,6 +161,9 @@ impl Model {
         }
         let era = self.era;
         let row = self.rows.get_mut(&key).unwrap();
+        if group_of(row.group) != grant.group {
+            return Err(Refusal::Unclaimed { session: row.session });
+        }
         if row.grant == Some(grant.grant) && row.holder.as_ref() == Some(&grant.holder) {
             return Ok(row.token);
         }
@@ -283,11 +288,13 @@ async fn carry_out(store: &Store, database: &Database, model: &mut Model, step: 
             let answer = store.unclaim(own, &[name_of(key)]).await.unwrap();
             assert_eq!(bare_changed(answer), expected(refusal));
         }
-        Step::Grant { by, key, behind, floor, to, again } => {
+        Step::Grant { by, key, group, behind, floor, to, again } => {
             let own = model.sessions[by];
-            let token = model.rows.get(&key).map_or(0, |row| row.token);
+            let row = model.rows.get(&key);
+            let token = row.map_or(0, |row| row.token);
             let fresh = Grant {
                 key: name_of(key),
+                group: group_of(group.or(row.map(|row| row.group)).unwrap_or_default()),
                 expected: Token::new((token - behind).max(0)),
                 floor: Token::new(floor),
                 holder: holder(&format!("p{to}")),

@@ -213,8 +213,10 @@ impl Stage {
     }
 
     async fn grant(&mut self, wanted: &crate::step::Grant) -> Grant {
+        let present = self.row(wanted.key).await.map(|row| row.group);
         let fresh = Grant {
             key: self.keys[wanted.key].clone(),
+            group: wanted.group.map(group).or(present).unwrap_or_default(),
             expected: Token::new(self.token(wanted.key, wanted.behind).await),
             floor: Token::new(wanted.floor),
             holder: holder(&format!("p{}", wanted.to)),

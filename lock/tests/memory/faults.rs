@@ -26,6 +26,7 @@ fn claim(name: &str) -> [Claim; 1] {
 fn grant(name: &str, expected: i64) -> Grant {
     Grant {
         key: key(name),
+        group: "group".into(),
         expected: Token::new(expected),
         floor: Token::ZERO,
         holder: Holder { uid: "1".into(), namespace: "default".into(), name: "pod".into() },

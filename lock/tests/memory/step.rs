@@ -111,6 +111,8 @@ pub enum Step {
 pub struct Grant {
     pub by: usize,
     pub key: usize,
+    /// The group, if not the one that has the key.
+    pub group: Option<usize>,
     pub behind: i64,
     pub floor: i64,
     pub to: u8,
@@ -140,8 +142,19 @@ pub struct Ask {
 
 fn grant() -> impl Strategy<Value = Grant> {
     let how = prop::sample::select(vec![How::Batch, How::Try, How::One]);
-    (0..SLOTS, 0..KEYS, behind(), floor(), 0..3_u8, prop::bool::weighted(0.2), how)
-        .prop_map(|(by, key, behind, floor, to, again, how)| Grant { by, key, behind, floor, to, again, how })
+    let group = prop::option::weighted(0.15, 0..GROUPS);
+    (0..SLOTS, 0..KEYS, group, behind(), floor(), 0..3_u8, prop::bool::weighted(0.2), how).prop_map(
+        |(by, key, group, behind, floor, to, again, how)| Grant {
+            by,
+            key,
+            group,
+            behind,
+            floor,
+            to,
+            again,
+            how,
+        },
+    )
 }
 
 fn ask() -> impl Strategy<Value = Ask> {

@@ -268,6 +268,7 @@ impl Call<'_> {
     async fn grant(&self, grant: GrantRequest) -> Result<Outcome, Failure> {
         let request = leadergroup_lock::Grant {
             key: self.record.key.clone(),
+            group: self.record.tag.clone(),
             expected: Token::new(grant.expected),
             floor: Token::new(grant.floor),
             holder: Holder {
