@@ -10,6 +10,7 @@ mod api_server;
 #[path = "../apiserver/mod.rs"]
 mod apiserver;
 mod cluster;
+mod comparison;
 mod faults;
 mod host;
 mod log;

@@ -24,7 +24,7 @@ pub enum Verdict {
     Allow,
     /// It denies the change with this status. As an admission policy does it: 422, or any other number for 403.
     Deny(u16, String),
-    /// The webhook cannot be called.
+    /// The webhook cannot be called, for this reason.
     Fail(String),
     /// The webhook does not answer.
     Hang,
@@ -67,12 +67,12 @@ impl Hook {
             taken += time;
             verdict = *inner;
         }
-        let url = format!("Post \"https://{}/?timeout={}s\"", self.name, self.timeout.as_secs());
         let failed = |problem: &str| {
             if self.ignores_failures { Ok(()) } else { Err(Failure::uncallable(&self.name, problem)) }
         };
         if verdict == Verdict::Hang || taken >= self.timeout {
-            return (self.timeout, failed(&format!("{url}: context deadline exceeded")));
+            let url = format!("https://{}/?timeout={}s", self.name, self.timeout.as_secs());
+            return (self.timeout, failed(&format!("Post \"{url}\": context deadline exceeded")));
         }
         let answer = match verdict {
             Verdict::Deny(code, problem) if self.is_policy => {
@@ -80,7 +80,7 @@ impl Hook {
                 Err(Failure::denied_by_policy(kind, name, &self.name, code == 422, &problem))
             }
             Verdict::Deny(code, problem) => Err(Failure::denied(&self.name, code, &problem)),
-            Verdict::Fail(problem) => failed(&format!("{url}: {problem}")),
+            Verdict::Fail(problem) => failed(&problem),
             Verdict::Allow | Verdict::Hang | Verdict::After(..) => Ok(()),
         };
         (taken, answer)

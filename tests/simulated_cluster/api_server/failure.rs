@@ -21,6 +21,21 @@ pub enum Body {
     Text(&'static str),
 }
 
+/// Why a request is not carried out.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Unserved {
+    /// The simulated server does not implement it.
+    Unsupported,
+    /// The real server refuses it, too.
+    Failed(Failure),
+}
+
+impl From<Failure> for Unserved {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
 /// What is wrong with a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
@@ -205,9 +220,10 @@ impl Failure {
         let problem =
             format!("ValidatingAdmissionPolicy '{policy}' with binding '{policy}' denied request: {problem}");
         let mut failure = Self::forbidden(kind, name, &problem);
-        if as_invalid {
-            failure.code = 422;
-            if let Body::Status(status) = &mut failure.body {
+        if let Body::Status(status) = &mut failure.body {
+            status["details"]["causes"] = json!([{ "message": problem }]);
+            if as_invalid {
+                failure.code = 422;
                 status["code"] = 422.into();
                 status["reason"] = "Invalid".into();
             }

@@ -29,12 +29,15 @@ pub enum Generation {
 }
 
 /// How the API server treats a kind.
+#[allow(clippy::struct_excessive_bools, reason = "each is true of a kind independently of the others")]
 #[derive(Debug)]
 pub struct Traits {
     pub name: &'static str,
     pub plural: &'static str,
     pub group: &'static str,
     pub version: &'static str,
+    /// The fields beside the metadata. Others are not stored.
+    pub fields: &'static [&'static str],
     pub namespaced: bool,
     /// Whether the status is written through a subresource of its own.
     pub status: bool,
@@ -100,6 +103,7 @@ const PLAIN: Traits = Traits {
     plural: "",
     group: "",
     version: "v1",
+    fields: &["spec", "status"],
     namespaced: true,
     status: false,
     generation: Generation::None,
@@ -129,15 +133,37 @@ static TRAITS: [Traits; 12] = [
         ..PLAIN
     },
     Traits { name: "Service", plural: "services", status: true, returns_deleted: true, ..PLAIN },
-    Traits { name: "Endpoints", plural: "endpoints", ..PLAIN },
+    Traits { name: "Endpoints", plural: "endpoints", fields: &["subsets"], ..PLAIN },
     Traits {
         name: "EndpointSlice",
         plural: "endpointslices",
         group: "discovery.k8s.io",
+        fields: &["addressType", "endpoints", "ports"],
         generation: Generation::ContentAndLabels,
         ..PLAIN
     },
-    Traits { name: "Event", plural: "events", group: "events.k8s.io", ..PLAIN },
+    Traits {
+        name: "Event",
+        plural: "events",
+        group: "events.k8s.io",
+        fields: &[
+            "action",
+            "deprecatedCount",
+            "deprecatedFirstTimestamp",
+            "deprecatedLastTimestamp",
+            "deprecatedSource",
+            "eventTime",
+            "note",
+            "reason",
+            "regarding",
+            "related",
+            "reportingController",
+            "reportingInstance",
+            "series",
+            "type",
+        ],
+        ..PLAIN
+    },
     Traits { name: "Lease", plural: "leases", group: "coordination.k8s.io", unconditional: false, ..PLAIN },
     Traits { name: "ReplicaSet", plural: "replicasets", ..WORKLOAD },
     Traits { name: "StatefulSet", plural: "statefulsets", ..WORKLOAD },

@@ -75,7 +75,7 @@ pub fn begin(
     Ok(())
 }
 
-/// Checks kind and namespace of what a client sent for this path, and completes them.
+/// Checks kind and namespace of what a client sent for this path, and completes them. Removes unknown fields.
 pub fn place(kind: Kind, namespace: &str, value: &mut Value) -> Result<(), Failure> {
     let found = &mut value["metadata"]["namespace"];
     if found.is_null() && !namespace.is_empty() {
@@ -86,6 +86,13 @@ pub fn place(kind: Kind, namespace: &str, value: &mut Value) -> Result<(), Failu
         ));
     }
     tidy(value);
+    if let Value::Object(fields) = value {
+        let is_known = |name: &str| {
+            ["apiVersion", "kind", "metadata"].contains(&name) || kind.traits().fields.contains(&name)
+        };
+        // The status of a custom resource may be null.
+        fields.retain(|name, value| is_known(name) && (!value.is_null() || kind == Kind::LeaderGroup));
+    }
     for (field, wanted) in [("apiVersion", kind.api_version()), ("kind", kind.traits().name.to_owned())] {
         match value[field].as_str() {
             None | Some("") => value[field] = wanted.into(),

@@ -6,7 +6,7 @@
 //!
 //! | request | of the operator |
 //! |---|---|
-//! | get | the namespace `kube-system`, pods, groups, slices, `ReplicaSets`, `StatefulSets` |
+//! | get | the namespace `kube-system`, pods, groups, slices, the controllers of pods |
 //! | list, in pages, by labels and by name, metadata alone | all that is watched, and what a write depends on |
 //! | watch after a revision, with bookmarks and a time limit | groups, pods, Services, slices, Nodes and their Leases |
 //! | JSON Patch of a group and of its status | declarations, reports, finalizers |
@@ -19,6 +19,8 @@
 //!
 //! All delays are tokio's, and nothing depends on the order of a hash map, on the wall clock or on chance. Where the
 //! real server behaves in one of several ways, such as the moment of a bookmark, this one always behaves in the same.
+
+#![allow(dead_code, unused_imports, reason = "the harness uses its own part of this")]
 
 mod admission;
 mod deletion;
@@ -54,8 +56,9 @@ pub use admission::{Hook, Review, Verdict};
 pub use deletion::DeleteOptions;
 pub use faults::{Connection, Dropped, Fate, Fates, Outcome, Refusal, RequestInfo, Verb, WatchInfo};
 pub use kinds::Kind;
-pub use object::Object;
-pub use store::{Change, Clock, Store};
+pub use names::Sequence;
+pub use object::{Key, Object};
+pub use store::{Change, Clock, Objects, Store};
 
 /// The server. Clones are the same server.
 #[derive(Clone)]
@@ -81,6 +84,7 @@ impl ApiServer {
                 json!({ "metadata": { "name": name, "labels": { "kubernetes.io/metadata.name": name } } });
             store.create(Kind::Namespace, "", namespace).expect("its name is valid and new");
         }
+        store.forget_histories();
         Self(Arc::new(Shared {
             store: Mutex::new(store),
             hooks: Mutex::new(Vec::new()),

@@ -72,6 +72,12 @@ impl Sequence {
         (0..5).map(|_| letter()).collect()
     }
 
+    /// A number below this one.
+    pub fn below(&mut self, limit: usize) -> usize {
+        let limit = u64::try_from(limit).expect("a length");
+        usize::try_from(self.next() % limit).expect("less than a length")
+    }
+
     /// `SplitMix64`.
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::failure::Failure;
+use super::failure::{Failure, Unserved};
 
 /// A patch of a request.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,10 +28,10 @@ enum Operation {
 }
 
 impl Patch {
-    pub fn json(body: &[u8], unsupported: &Failure) -> Result<Self, Failure> {
+    pub fn json(body: &[u8]) -> Result<Self, Unserved> {
         let undecodable = |error| Failure::bad_request(&format!("error decoding patch: {error}"));
         let steps: Vec<Map<String, Value>> = serde_json::from_slice(body).map_err(undecodable)?;
-        steps.iter().map(|step| Step::parse(step, unsupported)).collect::<Result<_, _>>().map(Self::Json)
+        steps.iter().map(Step::parse).collect::<Result<_, _>>().map(Self::Json)
     }
 
     pub fn merge(body: &[u8]) -> Result<Self, Failure> {
@@ -55,16 +55,16 @@ impl Patch {
 }
 
 impl Step {
-    fn parse(step: &Map<String, Value>, unsupported: &Failure) -> Result<Self, Failure> {
+    fn parse(step: &Map<String, Value>) -> Result<Self, Unserved> {
         let operation = match step.get("op").and_then(Value::as_str) {
             Some("test") => Operation::Test,
             Some("add") => Operation::Add,
             Some("replace") => Operation::Replace,
             Some("remove") => Operation::Remove,
-            _ => return Err(unsupported.clone()),
+            _ => return Err(Unserved::Unsupported),
         };
         let path = step.get("path").and_then(Value::as_str).and_then(|path| path.strip_prefix('/'));
-        let path = path.ok_or_else(|| unsupported.clone())?;
+        let path = path.ok_or(Unserved::Unsupported)?;
         let path = path.split('/').map(|part| part.replace("~1", "/").replace("~0", "~")).collect();
         Ok(Self { operation, path, value: step.get("value").cloned() })
     }

@@ -101,11 +101,11 @@ fn page(info: &RequestInfo, list: &List, objects: &Objects, revision: u64) -> By
         })
     };
     let is_in_scope = |object: &Object| info.namespace.is_empty() || object.key.namespace == info.namespace;
-    let mut found = objects
-        .values()
-        .filter(|object| is_in_scope(object) && after(object) && list.selector.matches(object));
-    let items: Vec<&Arc<Object>> = found.by_ref().take(list.limit.unwrap_or(usize::MAX)).collect();
-    let left = found.count();
+    let mut rest = objects.values().filter(|object| is_in_scope(object) && after(object));
+    let matching = rest.by_ref().filter(|object| list.selector.matches(object));
+    let items: Vec<&Arc<Object>> = matching.take(list.limit.unwrap_or(usize::MAX)).collect();
+    // The real server does not look whether any of the rest matches.
+    let left = rest.count();
     let mut metadata = json!({ "resourceVersion": revision.to_string() });
     if left > 0
         && let Some(last) = items.last()
@@ -124,6 +124,11 @@ fn joined(kind: Kind, view: View, metadata: &Value, items: &[&Arc<Object>]) -> B
         View::Whole => (format!("{}List", kind.traits().name), kind.api_version()),
         View::Metadata => ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned()),
     };
+    if items.is_empty() && view == View::Metadata {
+        // So the real server says it.
+        let list = json!({ "kind": list, "apiVersion": version, "metadata": metadata, "items": null });
+        return list.to_string().into();
+    }
     let head =
         format!("{{\"kind\":\"{list}\",\"apiVersion\":\"{version}\",\"metadata\":{metadata},\"items\":[");
     let mut text = head.into_bytes();

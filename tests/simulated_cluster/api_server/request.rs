@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{
     deletion::DeleteOptions,
-    failure::Failure,
+    failure::{Failure, Unserved},
     faults::{RequestInfo, Verb},
     kinds::Kind,
     patch::Patch,
@@ -162,34 +162,30 @@ impl Place {
     }
 }
 
-/// What the request asks for. The error is the answer.
+/// What the request asks for.
 pub fn parse(
     parts: &http::request::Parts,
     body: &Bytes,
     client: &str,
     number: u64,
-) -> Result<Request, Failure> {
-    let unsupported = Failure::unsupported(&described(parts));
+) -> Result<Request, Unserved> {
     let Place { kind, namespace, name, is_status } =
-        Place::of(parts.uri.path()).ok_or_else(|| unsupported.clone())?;
+        Place::of(parts.uri.path()).ok_or(Unserved::Unsupported)?;
     let mut parameters = Parameters::parse(parts.uri.query().unwrap_or_default());
     let (is_one, is_scoped) = (!name.is_empty(), namespace.is_empty() != kind.traits().namespaced);
     let action = match parts.method {
-        Method::GET if is_one && is_scoped && !is_status => Action::Get {
-            view: view(parts, &unsupported)?,
-            freshness: freshness(&mut parameters, &unsupported)?,
-        },
+        Method::GET if is_one && is_scoped && !is_status => {
+            Action::Get { view: view(parts)?, freshness: freshness(&mut parameters)? }
+        }
         Method::GET if !is_one && parameters.take_flag("watch") => {
-            Action::Watch(watch(&mut parameters, view(parts, &unsupported)?, &unsupported)?)
+            Action::Watch(watch(&mut parameters, view(parts)?)?)
         }
-        Method::GET if !is_one => {
-            Action::List(list(&mut parameters, view(parts, &unsupported)?, &unsupported)?)
-        }
+        Method::GET if !is_one => Action::List(list(&mut parameters, view(parts)?)?),
         Method::POST if !is_one && is_scoped => Action::Create(object(body)?),
         Method::PUT if is_one && is_scoped => Action::Update(object(body)?),
-        Method::PATCH if is_one && is_scoped => Action::Patch(patch(parts, body, &unsupported)?),
+        Method::PATCH if is_one && is_scoped => Action::Patch(patch(parts, body)?),
         Method::DELETE if is_one && is_scoped && !is_status => Action::Delete(DeleteOptions::default()),
-        _ => return Err(unsupported),
+        _ => return Err(Unserved::Unsupported),
     };
     let mut info = RequestInfo {
         client: client.to_owned(),
@@ -203,7 +199,7 @@ pub fn parse(
     };
     let action = match action {
         Action::Delete(_) => {
-            let (options, dry_run) = delete_options(body, &unsupported)?;
+            let (options, dry_run) = delete_options(body)?;
             info.dry_run = dry_run;
             Action::Delete(options)
         }
@@ -214,10 +210,10 @@ pub fn parse(
         info.dry_run |= match parameters.take("dryRun").as_deref() {
             None => false,
             Some("All") => true,
-            Some(_) => return Err(unsupported),
+            Some(_) => return Err(Unserved::Unsupported),
         };
     }
-    if parameters.0.is_empty() { Ok(Request { info, action }) } else { Err(unsupported) }
+    if parameters.0.is_empty() { Ok(Request { info, action }) } else { Err(Unserved::Unsupported) }
 }
 
 /// The request, in words.
@@ -239,55 +235,51 @@ fn verb(action: &Action) -> Verb {
     }
 }
 
-fn view(parts: &http::request::Parts, unsupported: &Failure) -> Result<View, Failure> {
+fn view(parts: &http::request::Parts) -> Result<View, Unserved> {
     let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
     match accept {
         None | Some("*/*" | "application/json") => Ok(View::Whole),
         Some(accept) if accept.contains("as=PartialObjectMetadata") => Ok(View::Metadata),
-        Some(_) => Err(unsupported.clone()),
+        Some(_) => Err(Unserved::Unsupported),
     }
 }
 
-fn freshness(parameters: &mut Parameters, unsupported: &Failure) -> Result<Freshness, Failure> {
+fn freshness(parameters: &mut Parameters) -> Result<Freshness, Unserved> {
     let version = parameters.take("resourceVersion");
     let matching = parameters.take("resourceVersionMatch");
     match (version.as_deref(), matching.as_deref()) {
         (None, None) => Ok(Freshness::Quorum),
         (Some("0"), None | Some("NotOlderThan")) => Ok(Freshness::Cache),
-        _ => Err(unsupported.clone()),
+        _ => Err(Unserved::Unsupported),
     }
 }
 
-fn selector(parameters: &mut Parameters, unsupported: &Failure) -> Result<Selector, Failure> {
+fn selector(parameters: &mut Parameters) -> Result<Selector, Unserved> {
     let labels = parameters.take("labelSelector").unwrap_or_default();
     let fields = parameters.take("fieldSelector").unwrap_or_default();
-    Selector::parse(&labels, &fields, unsupported)
+    Selector::parse(&labels, &fields)
 }
 
-fn number<T: std::str::FromStr>(
-    parameters: &mut Parameters,
-    name: &str,
-    unsupported: &Failure,
-) -> Result<Option<T>, Failure> {
+fn number<T: std::str::FromStr>(parameters: &mut Parameters, name: &str) -> Result<Option<T>, Unserved> {
     let text = parameters.take(name);
-    text.map(|text| text.parse().map_err(|_| unsupported.clone())).transpose()
+    text.map(|text| text.parse().map_err(|_| Unserved::Unsupported)).transpose()
 }
 
-fn list(parameters: &mut Parameters, view: View, unsupported: &Failure) -> Result<List, Failure> {
-    let limit = number(parameters, "limit", unsupported)?.filter(|limit| *limit > 0);
+fn list(parameters: &mut Parameters, view: View) -> Result<List, Unserved> {
+    let limit = number(parameters, "limit")?.filter(|limit| *limit > 0);
     let from = parameters.take("continue");
-    let from = from.map(|token| Continue::parse(&token).ok_or_else(|| unsupported.clone())).transpose()?;
-    let freshness = freshness(parameters, unsupported)?;
-    Ok(List { selector: selector(parameters, unsupported)?, view, freshness, limit, from })
+    let from = from.map(|token| Continue::parse(&token).ok_or(Unserved::Unsupported)).transpose()?;
+    let freshness = freshness(parameters)?;
+    Ok(List { selector: selector(parameters)?, view, freshness, limit, from })
 }
 
-fn watch(parameters: &mut Parameters, view: View, unsupported: &Failure) -> Result<Watch, Failure> {
+fn watch(parameters: &mut Parameters, view: View) -> Result<Watch, Unserved> {
     // Watches that begin with the objects that exist are not needed: the operator lists first.
-    let after = number(parameters, "resourceVersion", unsupported)?.filter(|version| *version > 0);
-    let after = after.ok_or_else(|| unsupported.clone())?;
-    let timeout = number(parameters, "timeoutSeconds", unsupported)?.map(Duration::from_secs);
+    let after = number(parameters, "resourceVersion")?.filter(|version| *version > 0);
+    let after = after.ok_or(Unserved::Unsupported)?;
+    let timeout = number(parameters, "timeoutSeconds")?.map(Duration::from_secs);
     let bookmarks = parameters.take_flag("allowWatchBookmarks");
-    Ok(Watch { selector: selector(parameters, unsupported)?, view, after, timeout, bookmarks })
+    Ok(Watch { selector: selector(parameters)?, view, after, timeout, bookmarks })
 }
 
 fn object(body: &Bytes) -> Result<Value, Failure> {
@@ -301,15 +293,15 @@ fn object(body: &Bytes) -> Result<Value, Failure> {
     }
 }
 
-fn patch(parts: &http::request::Parts, body: &Bytes, unsupported: &Failure) -> Result<Patch, Failure> {
+fn patch(parts: &http::request::Parts, body: &Bytes) -> Result<Patch, Unserved> {
     match parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()) {
-        Some("application/json-patch+json") => Patch::json(body, unsupported),
-        Some("application/merge-patch+json") => Patch::merge(body),
-        _ => Err(unsupported.clone()),
+        Some("application/json-patch+json") => Patch::json(body),
+        Some("application/merge-patch+json") => Ok(Patch::merge(body)?),
+        _ => Err(Unserved::Unsupported),
     }
 }
 
-fn delete_options(body: &Bytes, unsupported: &Failure) -> Result<(DeleteOptions, bool), Failure> {
+fn delete_options(body: &Bytes) -> Result<(DeleteOptions, bool), Unserved> {
     let body = if body.is_empty() { Value::Null } else { object(body)? };
     let text = |value: &Value| value.as_str().map(str::to_owned);
     for (name, value) in body.as_object().into_iter().flatten() {
@@ -320,7 +312,7 @@ fn delete_options(body: &Bytes, unsupported: &Failure) -> Result<(DeleteOptions,
             _ => false,
         };
         if !is_known && !value.is_null() {
-            return Err(unsupported.clone());
+            return Err(Unserved::Unsupported);
         }
     }
     let options = DeleteOptions {

@@ -147,20 +147,42 @@ pub fn raise_generation(value: &mut Value) {
 fn content_problems(kind: Kind, old: Option<&Object>, value: &Value) -> Vec<FieldError> {
     match (kind, old) {
         (Kind::LeaderGroup, _) => schema::problems(value),
-        (Kind::Pod, Some(old))
-            if without_mutable(&old.value()["spec"]) != without_mutable(&value["spec"]) =>
-        {
-            let problem = "pod updates may not change fields other than `spec.containers[*].image`,\
-                           `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only \
-                           additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set \
-                           to 1 if it was previously negative)";
-            vec![FieldError::forbidden("spec", problem)]
-        }
+        (Kind::Pod, Some(old)) => pod_problems(&old.value()["spec"], &value["spec"]),
         (Kind::EndpointSlice, Some(old)) if old.value()["addressType"] != value["addressType"] => {
             vec![FieldError::invalid("addressType", &value["addressType"], "field is immutable")]
         }
         _ => Vec::new(),
     }
+}
+
+/// What of a pod's spec may not change so.
+fn pod_problems(old: &Value, new: &Value) -> Vec<FieldError> {
+    if old == new {
+        return Vec::new();
+    }
+    let deadline = |spec: &Value| spec["activeDeadlineSeconds"].as_i64();
+    if let Some(before) = deadline(old) {
+        let problem = match deadline(new) {
+            None => "must not update from a positive integer to nil value",
+            Some(after) if after > before => "must be less than or equal to previous value",
+            Some(_) => "",
+        };
+        if !problem.is_empty() {
+            let path = "spec.activeDeadlineSeconds";
+            return vec![FieldError::invalid(path, &new["activeDeadlineSeconds"], problem)];
+        }
+    }
+    let tolerations = |spec: &Value| spec["tolerations"].as_array().cloned().unwrap_or_default();
+    let added_to = tolerations(new);
+    let only_added = tolerations(old).iter().all(|toleration| added_to.contains(toleration));
+    if only_added && without_mutable(old) == without_mutable(new) {
+        return Vec::new();
+    }
+    let problem = "pod updates may not change fields other than `spec.containers[*].image`,\
+                   `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to \
+                   existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was \
+                   previously negative)";
+    vec![FieldError::forbidden("spec", problem)]
 }
 
 /// The spec of a pod without what may change.

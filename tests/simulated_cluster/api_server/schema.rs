@@ -15,7 +15,7 @@ static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
 });
 
-/// Removes what the schema does not name, and adds defaults.
+/// Removes what the schema does not name within spec and status, and adds defaults.
 pub fn complete(object: &mut Value) {
     for field in ["spec", "status"] {
         let schema = &SCHEMA["properties"][field];
@@ -69,7 +69,7 @@ fn prune(value: &mut Value, schema: &Value) {
     }
 }
 
-/// A field that is missing gets its default; so does one that is null and may not be.
+/// A field that is missing, or is null and may not be, gets its default. Without one it is removed.
 fn add_default(object: &mut Value, field: &str, schema: &Value) {
     let Value::Object(fields) = object else { return };
     let is_missing = match fields.get(field) {
@@ -77,8 +77,11 @@ fn add_default(object: &mut Value, field: &str, schema: &Value) {
         Some(Value::Null) => schema["nullable"] != true,
         Some(_) => false,
     };
-    if is_missing && let Some(default) = schema.get("default") {
-        fields.insert(field.to_owned(), default.clone());
+    if is_missing {
+        match schema.get("default") {
+            Some(default) => drop(fields.insert(field.to_owned(), default.clone())),
+            None => drop(fields.remove(field)),
+        }
     }
     if let Some(value) = fields.get_mut(field) {
         add_defaults(value, schema);
@@ -87,7 +90,10 @@ fn add_default(object: &mut Value, field: &str, schema: &Value) {
 
 fn add_defaults(value: &mut Value, schema: &Value) {
     match value {
-        Value::Object(_) => {
+        Value::Object(fields) => {
+            if let Some(schema) = schema.get("additionalProperties") {
+                fields.retain(|_, value| !value.is_null() || schema["nullable"] == true);
+            }
             for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
                 add_default(value, name, schema);
             }

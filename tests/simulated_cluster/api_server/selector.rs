@@ -1,7 +1,7 @@
 //! Label selectors and field selectors.
 
 use super::{
-    failure::Failure,
+    failure::{Failure, Unserved},
     names::{is_label_value, qualified_name_problem},
     object::Object,
 };
@@ -36,18 +36,18 @@ enum Field {
 }
 
 impl Selector {
-    /// From the parameters of a request. `unsupported` is the answer to what is valid, but not implemented here.
-    pub fn parse(labels: &str, fields: &str, unsupported: &Failure) -> Result<Self, Failure> {
+    /// From the parameters of a request.
+    pub fn parse(labels: &str, fields: &str) -> Result<Self, Unserved> {
         let mut parsed = Self::default();
         for part in split(labels) {
-            parsed.labels.push(requirement(part.trim(), unsupported)?);
+            parsed.labels.push(requirement(part.trim())?);
         }
         for part in fields.split(',').filter(|part| !part.is_empty()) {
-            let (field, value) = part.split_once('=').ok_or_else(|| unsupported.clone())?;
+            let (field, value) = part.split_once('=').ok_or(Unserved::Unsupported)?;
             let field = match field {
                 "metadata.name" => Field::Name,
                 "metadata.namespace" => Field::Namespace,
-                _ => return Err(unsupported.clone()),
+                _ => return Err(Unserved::Unsupported),
             };
             parsed.fields.push((field, value.trim_start_matches('=').to_owned()));
         }
@@ -95,9 +95,9 @@ fn split(text: &str) -> impl Iterator<Item = &str> {
     .filter(|part| !part.is_empty())
 }
 
-fn requirement(text: &str, unsupported: &Failure) -> Result<Requirement, Failure> {
+fn requirement(text: &str) -> Result<Requirement, Unserved> {
     if text.contains(['<', '>']) {
-        return Err(unsupported.clone());
+        return Err(Unserved::Unsupported);
     }
     let one = |value: &str| vec![value.trim().to_owned()];
     let (key, condition) = if let Some((key, values)) = listed(text, " notin ") {
@@ -115,7 +115,7 @@ fn requirement(text: &str, unsupported: &Failure) -> Result<Requirement, Failure
     };
     let refuse = |value: &str, problem: &str| {
         let message = format!("unable to parse requirement: <nil>: Invalid value: {value:?}: {problem}");
-        Err(Failure::bad_request(&message))
+        Err(Failure::bad_request(&message).into())
     };
     if let Some(problem) = qualified_name_problem(key) {
         return refuse(key, problem);

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{
     Shared,
-    failure::Failure,
+    failure::{Failure, Unserved},
     faults::{Dropped, Fate, Outcome, RequestInfo, Verb},
     reads,
     request::{self, Action, Request},
@@ -35,11 +35,11 @@ pub(super) async fn serve(shared: Arc<Shared>, client: Arc<str>, request: http::
     }
     let request = match request::parse(&parts, &body, &client, number) {
         Ok(request) => request,
-        Err(failure) => {
-            if failure.code == 501 {
-                shared.unsupported.lock().push(format!("{client}: {}", request::described(&parts)));
-            }
-            return Ok(failed(&failure));
+        Err(Unserved::Failed(failure)) => return Ok(failed(&failure)),
+        Err(Unserved::Unsupported) => {
+            let described = request::described(&parts);
+            shared.unsupported.lock().push(format!("{client}: {described}"));
+            return Ok(failed(&Failure::unsupported(&described)));
         }
     };
     let fate = shared.fates.lock().fate(&request.info);

@@ -2,15 +2,16 @@
 
 use std::{collections::VecDeque, time::Duration};
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    ResourceExt as _,
+    Api, ResourceExt as _,
     api::{Patch, PatchParams},
 };
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::stage::{NAMESPACE, Stage};
-use crate::api_server::{Dropped, Fate, Kind, Outcome, Refusal, RequestInfo, Verb};
+use crate::api_server::{Change, Dropped, Fate, Kind, Outcome, Refusal, RequestInfo, Sequence, Verb};
 
 /// The answer to a patch with this fate, and whether it was stored.
 async fn patched(fate: Fate) -> (Result<u16, kube::Error>, bool) {
@@ -86,4 +87,39 @@ async fn delays_are_those_of_the_fate_and_a_stopped_server_ends_requests() {
     let pods = stage.pods();
     let (answer, ()) = futures::join!(pods.get("web-0"), stop);
     assert!(matches!(answer, Err(kube::Error::Service(_))), "{answer:?}");
+}
+
+/// What two clients have written while each request met a fate of this seed.
+async fn journal(seed: u64) -> Vec<String> {
+    let stage = Stage::new();
+    stage.pod("web-0");
+    let mut fates = Sequence::new(seed);
+    stage.server.set_fates(move |_: &RequestInfo| {
+        let mut delay = || Duration::from_millis(10 * fates.below(20) as u64);
+        let (before, after) = (delay(), delay());
+        let outcomes = [Outcome::Served, Outcome::AnswerLost, Outcome::Failed(Refusal::Unavailable)];
+        Fate { before, outcome: outcomes[fates.below(3)].clone(), after, dropped: Dropped::CarriedOut }
+    });
+    let writer = |name: &'static str| {
+        let pods: Api<Pod> = Api::namespaced(stage.server.client(name), NAMESPACE);
+        async move {
+            for number in 0..50 {
+                let patch = Patch::Merge(json!({ "metadata": { "labels": { name: number.to_string() } } }));
+                let _ = pods.patch("web-0", &PatchParams::default(), &patch).await;
+            }
+        }
+    };
+    futures::join!(writer("one"), writer("two"));
+    let journal = stage.server.store().take_journal();
+    let text =
+        |change: &Change| format!("{} {} {}", change.at, change.by, change.new.as_ref().unwrap().value());
+    journal.iter().map(text).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_seed_gives_the_same_history() {
+    let first = journal(1).await;
+    assert!(first.len() > 40, "{}", first.len());
+    assert_eq!(first, journal(1).await);
+    assert!(first != journal(2).await);
 }
