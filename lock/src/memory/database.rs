@@ -96,6 +96,18 @@ impl State {
         BEGINNING.saturating_add(micros).saturating_add(shift)
     }
 
+    /// Commits what a statement changed.
+    fn commit(&mut self, statement: &str, tables: Tables) {
+        if tables.are_same(&self.tables) {
+            return;
+        }
+        let before = std::mem::replace(&mut self.tables, tables);
+        if self.commits.len() == KEPT_COMMITS {
+            self.commits.pop_front();
+        }
+        self.commits.push_back(Commit { statement: statement.to_owned(), before });
+    }
+
     /// Takes the last commits back. Returns how many there were.
     fn lose(&mut self, commits: usize) -> usize {
         let first = self.commits.len().saturating_sub(commits);
@@ -208,10 +220,12 @@ impl MemoryDatabase {
     pub fn begin_era(&self, token_floor: i64) -> i64 {
         let mut state = self.0.state.lock();
         let (step, era_id) = (state.random.step(), state.random.uuid());
-        state.tables.begin_era(step, era_id);
-        let meta = &mut state.tables.meta;
-        meta.token_floor = meta.token_floor.max(token_floor);
-        meta.era
+        let mut tables = state.tables.clone();
+        tables.begin_era(step, era_id);
+        tables.meta.token_floor = tables.meta.token_floor.max(token_floor);
+        let begun = tables.meta.era;
+        state.commit("begin era", tables);
+        begun
     }
 
     /// By how much the number of the next era will be larger, and its id.
@@ -291,13 +305,7 @@ impl MemoryDatabase {
         };
         let rows = transaction.run(statement, values)?;
         let Transaction { tables, notifications, .. } = transaction;
-        if !tables.are_same(&state.tables) {
-            let before = std::mem::replace(&mut state.tables, tables);
-            if state.commits.len() == KEPT_COMMITS {
-                state.commits.pop_front();
-            }
-            state.commits.push_back(Commit { statement: statement.to_owned(), before });
-        }
+        state.commit(statement, tables);
         state.listeners.retain(|listener| !listener.heard.is_closed());
         let listeners = state.listeners.clone();
         drop(state);

@@ -205,6 +205,24 @@ async fn two_primaries_have_eras_and_tokens_of_their_own() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_last_commits_can_be_lost_and_their_number_is_known() {
+    let database = MemoryDatabase::new();
+    let (_, store, own) = program(&database).await;
+    let before = database.dump();
+    store.read(&[key("a")]).await.unwrap();
+    assert_eq!(database.commits(), ["register", "claim"], "what only reads is no commit");
+    store.grant(own, &[grant("a", 0)]).await.unwrap();
+    database.begin_era(1_000);
+    assert_eq!(database.commits()[2..], ["grant", "begin era"]);
+    assert_eq!(database.fail_over_losing(2), 2);
+    for table in ["meta", "sessions", "locks", "terms", "waiters"] {
+        assert_eq!(database.dump()[table], before[table]);
+    }
+    assert_eq!(database.fail_over_losing(100), 2, "there are no others");
+    assert!(!store.beat(own, &[]).await.unwrap().alive, "its session is unknown");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_database_s_clock_may_be_set_and_nothing_follows_from_it() {
     let database = MemoryDatabase::new();
     let (_, store, own) = program(&database).await;
