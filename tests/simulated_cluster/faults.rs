@@ -14,7 +14,7 @@ const LONGEST: Duration = Duration::from_secs(20);
 const REQUEST: Duration = Duration::from_secs(90);
 /// For how long a replica may not see that a node is no longer cordoned: a watch that hangs fails after 30 s, and the
 /// next one may hang, too.
-const UNSEEN: Duration = Duration::from_secs(60);
+const UNSEEN: Duration = Duration::from_mins(1);
 
 /// What puts an end to a fault.
 #[derive(Clone, Debug)]

@@ -26,6 +26,22 @@ type Grants = (
     Vec<String>,
 );
 
+/// The verdict about a row that is claimed for the group.
+fn judge(old: &Lock, protocol: i32, expected: i64, (id, uid): (Uuid, &str)) -> &'static str {
+    let is_holder = old.holder.as_ref().is_some_and(|holder| holder.uid == uid);
+    if old.protocol > protocol {
+        "newer"
+    } else if old.tombstone {
+        "tombstone"
+    } else if old.grant_id == Some(id) && is_holder {
+        "granted"
+    } else if old.token != expected {
+        "changed"
+    } else {
+        "grant"
+    }
+}
+
 impl Transaction<'_> {
     pub(super) fn grant(&mut self, grants: Grants) -> Answer {
         let (
@@ -51,20 +67,7 @@ impl Transaction<'_> {
             let old = self.tables.lock(key).cloned();
             let is_of_another = old.as_ref().is_some_and(|old| old.group_id != groups[index]);
             let claimed = old.as_ref().filter(|old| old.session == Some(own) && !is_of_another && !self.busy);
-            let judged = claimed.map(|old| {
-                let is_holder = old.holder.as_ref().is_some_and(|holder| holder.uid == uids[index]);
-                if old.protocol > protocol {
-                    "newer"
-                } else if old.tombstone {
-                    "tombstone"
-                } else if old.grant_id == Some(ids[index]) && is_holder {
-                    "granted"
-                } else if old.token != expected[index] {
-                    "changed"
-                } else {
-                    "grant"
-                }
-            });
+            let judged = claimed.map(|old| judge(old, protocol, expected[index], (ids[index], &uids[index])));
             let verdict = match self.verdict(own, protocol, old.as_ref(), judged, true) {
                 "busy" if is_of_another => "unclaimed",
                 verdict => verdict,
