@@ -23,14 +23,15 @@ pub enum RoutingError {
         /// The API server's message.
         message: String,
     },
-    /// An admission webhook denied the call, or the API server could not call it. Nothing was written.
+    /// An admission webhook denied the call, or the API server could not call it or apply its patch. Nothing was
+    /// written.
     #[error("could not {what}: {message} (HTTP {code})")]
     Webhook {
         /// The purpose of the call.
         what: &'static str,
         /// The HTTP status, which the webhook may have chosen.
         code: u16,
-        /// The API server's message. It names the webhook.
+        /// The API server's message. It names the webhook, unless its patch could not be applied.
         message: String,
     },
     /// The API server could not be reached, or its answer could not be decoded.
@@ -67,13 +68,17 @@ fn remedy(code: u16) -> &'static str {
     }
 }
 
-/// Whether the API server answers so for an admission webhook that denies a call, or that it cannot call. Webhooks are
-/// asked before anything is stored, so nothing was. The texts are those of `ToStatusErr` and `ErrCallingWebhook` in
-/// `k8s.io/apiserver`.
+/// Whether the API server answers so for an admission webhook that denies a call, that it cannot call, or that returns
+/// a patch that does not apply. Webhooks are asked before anything is stored, so nothing was. The texts are those of
+/// `ToStatusErr` and `ErrCallingWebhook` in `k8s.io/apiserver`, and of `json-patch`. If a patch of the operator does
+/// not apply, the answer has another status.
 fn is_of_webhook(code: u16, message: &str) -> bool {
     let denies = |rest: &str| rest.contains("\" denied the request");
+    let fails = |rest: &str| {
+        rest.starts_with("failed calling webhook \"") || rest.contains(" operation does not apply: ")
+    };
     message.strip_prefix("admission webhook \"").is_some_and(denies)
-        || (code == 500 && message.starts_with("Internal error occurred: failed calling webhook \""))
+        || (code == 500 && message.strip_prefix("Internal error occurred: ").is_some_and(fails))
 }
 
 /// The API server's own message where there is one, otherwise the error with its causes.
@@ -150,6 +155,19 @@ mod tests {
         for error in answers {
             assert!(error.is_refusal() && error.is_definite() && error.code().is_none(), "{error}");
             assert!(error.to_string().contains("webhook \"a.example.com\""), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_patch_of_a_webhook_that_does_not_apply_is_a_refusal() {
+        for message in [
+            "add operation does not apply: doc is missing path: \"/spec/a/b\": missing value",
+            "replace operation does not apply: doc is missing key: /spec/a: missing value",
+        ] {
+            let error = answer(500, &format!("Internal error occurred: {message}"));
+            assert!(error.is_refusal() && error.is_definite() && error.code().is_none(), "{error}");
+            let own = answer(422, message);
+            assert!(matches!(own, RoutingError::Refused { code: 422, .. }), "{own}");
         }
     }
 

@@ -10,7 +10,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::{admissionregistration::v1::ValidatingWebhookConfiguration, core::v1::Pod};
+use k8s_openapi::api::{
+    admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
+    core::v1::Pod,
+};
 use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -43,6 +46,8 @@ pub enum Answer {
     Fail,
     /// It accepts the connection and does not answer.
     Hang,
+    /// It returns a patch that does not apply to the pod. Only for one that mutates.
+    BadPatch,
 }
 
 /// Which changes the API server asks about, and what it does without an answer.
@@ -50,6 +55,8 @@ pub struct Scope<'a> {
     pub namespace: &'a str,
     /// The labels of the pods.
     pub pods: &'a Value,
+    /// Whether it may change the pods.
+    pub mutates: bool,
     /// `Fail` or `Ignore`.
     pub failure_policy: &'a str,
     pub timeout_seconds: u32,
@@ -68,6 +75,7 @@ pub struct Call {
 pub struct Webhook {
     client: Client,
     namespace: String,
+    mutates: bool,
     answer: watch::Sender<Answer>,
     calls: Calls,
     server: AbortHandle,
@@ -88,13 +96,9 @@ impl Webhook {
         let url = format!("https://{}/", listener.local_addr()?);
         let server = listen(listener, acceptor(&certificate, &key)?, answers, Arc::clone(&calls));
         let server = tokio::spawn(server).abort_handle();
-        let this = Self { client, namespace: scope.namespace.to_owned(), answer, calls, server };
-        let configuration = configuration(scope, &url, &certificate)?;
-        let configurations = Api::all(this.client.clone());
-        configurations
-            .create(&PostParams::default(), &configuration)
-            .await
-            .context("creating the webhook")?;
+        let namespace = scope.namespace.to_owned();
+        let this = Self { client, namespace, mutates: scope.mutates, answer, calls, server };
+        this.create(configuration(scope, &url, &certificate)).await.context("creating the webhook")?;
         this.until(probe, |passes| !passes).await?;
         this.set(Answer::Allow);
         Ok(this)
@@ -118,13 +122,37 @@ impl Webhook {
 
     /// Removes it, and waits until `probe` can be changed again.
     pub async fn lift(self, probe: &str) -> Result<()> {
-        let configurations: Api<ValidatingWebhookConfiguration> = Api::all(self.client.clone());
         self.set(Answer::Deny(403));
-        configurations
-            .delete(&self.namespace, &DeleteParams::default())
-            .await
-            .context("deleting the webhook")?;
+        self.delete().await.context("deleting the webhook")?;
         self.until(probe, |passes| passes).await
+    }
+
+    async fn create(&self, configuration: Value) -> Result<()> {
+        let params = PostParams::default();
+        if self.mutates {
+            self.mutating().create(&params, &serde_json::from_value(configuration)?).await?;
+        } else {
+            self.validating().create(&params, &serde_json::from_value(configuration)?).await?;
+        }
+        Ok(())
+    }
+
+    async fn delete(&self) -> Result<()> {
+        let params = DeleteParams::default();
+        if self.mutates {
+            self.mutating().delete(&self.namespace, &params).await?;
+        } else {
+            self.validating().delete(&self.namespace, &params).await?;
+        }
+        Ok(())
+    }
+
+    fn mutating(&self) -> Api<MutatingWebhookConfiguration> {
+        Api::all(self.client.clone())
+    }
+
+    fn validating(&self) -> Api<ValidatingWebhookConfiguration> {
+        Api::all(self.client.clone())
     }
 
     /// A configuration takes effect a moment after it was written.
@@ -150,8 +178,8 @@ impl Drop for Webhook {
     }
 }
 
-fn configuration(scope: &Scope<'_>, url: &str, certificate: &[u8]) -> Result<ValidatingWebhookConfiguration> {
-    let configuration = json!({
+fn configuration(scope: &Scope<'_>, url: &str, certificate: &[u8]) -> Value {
+    json!({
         "metadata": { "name": scope.namespace },
         "webhooks": [{
             "name": "pods.webhook.test",
@@ -166,8 +194,7 @@ fn configuration(scope: &Scope<'_>, url: &str, certificate: &[u8]) -> Result<Val
             "sideEffects": "None",
             "admissionReviewVersions": ["v1"]
         }]
-    });
-    Ok(serde_json::from_value(configuration)?)
+    })
 }
 
 /// The same for all webhooks at this address.
@@ -274,7 +301,13 @@ async fn reply(
     lock(calls).push(call(&review["request"]));
     let waited = answers.wait_for(|answer| *answer != Answer::Hang).await.map(|answer| *answer);
     let Ok(answer) = waited else { return Ok(()) };
-    let mut response = json!({ "uid": review["request"]["uid"], "allowed": answer == Answer::Allow });
+    let allowed = matches!(answer, Answer::Allow | Answer::BadPatch);
+    let mut response = json!({ "uid": review["request"]["uid"], "allowed": allowed });
+    if answer == Answer::BadPatch {
+        let patch = json!([{ "op": "replace", "path": "/metadata/absent/name", "value": "x" }]);
+        response["patchType"] = "JSONPatch".into();
+        response["patch"] = json!(k8s_openapi::ByteString(patch.to_string().into_bytes()));
+    }
     if let Answer::Deny(code) = answer {
         response["status"] = json!({ "code": code, "message": "the test says no" });
     }

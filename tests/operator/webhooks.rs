@@ -68,13 +68,14 @@ const REFUSES: [Column; 3] = [
 ];
 /// What a webhook answers, its `failurePolicy`, and what follows if it is asked about the next pod, about the old
 /// holder, or about all pods.
-const TABLE: [(Answer, &str, [Column; 3]); 6] = [
+const TABLE: [(Answer, &str, [Column; 3]); 7] = [
     (Answer::Deny(403), "Fail", REFUSES),
     (Answer::Deny(403), "Ignore", REFUSES),
     (Answer::Fail, "Fail", REFUSES),
     (Answer::Fail, "Ignore", PASSES),
     (Answer::Hang, "Fail", REFUSES),
     (Answer::Hang, "Ignore", PASSES),
+    (Answer::BadPatch, "Ignore", REFUSES),
 ];
 
 /// A webhook, and a group for each cause.
@@ -110,7 +111,9 @@ impl Cell {
         join_all(self.webs.iter().map(|(.., web)| web.at_rest())).await;
         let probe = self.webs[0].2.pod(self.asked[0]);
         let limit = if self.answer == Answer::Hang { SHORT } else { LONG };
-        let webhook = webhook(&self.client, &self.namespace, (self.failure_policy, limit), &probe).await;
+        let mutates = self.answer == Answer::BadPatch;
+        let rule = (mutates, self.failure_policy, limit);
+        let webhook = webhook(&self.client, &self.namespace, rule, &probe).await;
         webhook.set(self.answer);
         join_all(self.webs.iter().map(async |(cause, then, web)| {
             match cause {
@@ -150,7 +153,7 @@ impl Cell {
                 eventually(&format!("{what}: the condition"), async || {
                     let (status, reason, message) = web.told("Active");
                     let says = message.contains(&format!("{old} still has the active label"));
-                    status == "False" && reason == "WriteRefused" && says && message.contains(WEBHOOK)
+                    status == "False" && reason == "WriteRefused" && says && message.contains(self.words())
                 })
                 .await;
                 eventually(&format!("{what}: a repetition"), async || web.asked(webhook).len() > 1).await;
@@ -189,6 +192,11 @@ impl Cell {
         assert_eq!(asked.len(), expected, "{what}: {asked:?}");
     }
 
+    /// What tells the webhook in messages.
+    fn words(&self) -> &'static str {
+        if self.answer == Answer::BadPatch { "operation does not apply" } else { WEBHOOK }
+    }
+
     /// The status names the pod and the webhook that caused a refusal, for as long as it reports the refusal.
     fn says_why(&self, web: &Web) {
         let request = web.status()["switchover"]["message"].as_str().unwrap().to_owned();
@@ -197,14 +205,19 @@ impl Cell {
             if self.asked.contains(&NEXT) { (NEXT, web.told("Redundant").2) } else { (OLD, request) };
         // Of several refused pods the condition names one, and counts the others.
         let names = text.contains(&web.pod(pod)) || text.contains("(and 1 more) cannot become active");
-        assert!(names && text.contains(WEBHOOK), "{}: {text}", self.what);
+        assert!(names && text.contains(self.words()), "{}: {text}", self.what);
     }
 }
 
 /// A webhook for the pods of this namespace that it is to be asked about.
-async fn webhook(client: &Client, namespace: &str, (policy, limit): (&str, u32), probe: &str) -> Webhook {
+async fn webhook(
+    client: &Client,
+    namespace: &str,
+    (mutates, policy, limit): (bool, &str, u32),
+    probe: &str,
+) -> Webhook {
     let pods = json!({ "asked": "yes" });
-    let scope = Scope { namespace, pods: &pods, failure_policy: policy, timeout_seconds: limit };
+    let scope = Scope { namespace, pods: &pods, mutates, failure_policy: policy, timeout_seconds: limit };
     Webhook::start(client.clone(), IpAddr::V4(Ipv4Addr::LOCALHOST), &scope, probe).await.unwrap()
 }
 
@@ -221,7 +234,7 @@ async fn each_answer_of_a_webhook_has_one_consequence_for_each_change_of_holder(
         Cell::create(&client, namespace, NODE, (answer, policy), column).await
     }));
     let cells = cells.await;
-    assert_eq!(cells.len(), 18);
+    assert_eq!(cells.len(), 21);
     let namespaces: Vec<_> = cells.iter().map(|cell| cell.namespace.as_str()).collect();
     let (database, _store) = postgres::migrated().await;
     let mut operator = Operator::start(server, &namespaces.join(","), &database.url());
@@ -247,7 +260,7 @@ async fn a_webhook_that_hangs_delays_one_group_and_no_write_is_given_up_before_i
     for web in others.iter().chain([&hanging]) {
         web.at_rest().await;
     }
-    let webhook = webhook(&client, &one, ("Fail", LONG), &hanging.pod(OLD)).await;
+    let webhook = webhook(&client, &one, (false, "Fail", LONG), &hanging.pod(OLD)).await;
     webhook.set(Answer::Hang);
     hanging.fails().await;
     eventually("the webhook to be asked", async || webhook.asked() > 0).await;
@@ -287,7 +300,7 @@ async fn a_webhook_that_fails_or_hangs_does_not_keep_a_deleted_group() {
     let mut operator = Operator::start(server, &namespaces.join(","), &database.url());
     join_all(webs.iter().map(async |(answer, namespace, web)| {
         web.at_rest().await;
-        let webhook = webhook(&client, namespace, ("Fail", 5), &web.pod(OLD)).await;
+        let webhook = webhook(&client, namespace, (false, "Fail", 5), &web.pod(OLD)).await;
         webhook.set(*answer);
         web.groups.delete("web", &DeleteParams::default()).await.unwrap();
         let is_gone = async || web.groups.get_opt("web").await.unwrap().is_none();

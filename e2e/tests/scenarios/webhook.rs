@@ -89,7 +89,7 @@ async fn bystander(s: &mut Scenario, rounds: &Rounds) -> Result<()> {
 async fn webhook(s: &Scenario, pods: &Value, failure_policy: &str, probe: &str) -> Result<Webhook> {
     let address: IpAddr = HOST_ADDRESS.parse()?;
     let timeout_seconds = u32::try_from(TIMEOUT.as_secs())?;
-    let scope = Scope { namespace: &s.namespace, pods, failure_policy, timeout_seconds };
+    let scope = Scope { namespace: &s.namespace, pods, mutates: false, failure_policy, timeout_seconds };
     Webhook::start(s.stage.kube.clone(), address, &scope, probe).await
 }
 

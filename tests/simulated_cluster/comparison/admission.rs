@@ -51,7 +51,13 @@ async fn both_word_refusals_and_failures_of_webhooks_alike() {
     let server_of_fake = simulated(1);
     let mut fake = World::simulated(&server_of_fake, &real);
     assert_eq!(real.create_pod("a").await, fake.create_pod("a").await);
-    let scope = Scope { namespace: &namespace, pods: &json!({}), failure_policy: "Fail", timeout_seconds: 1 };
+    let scope = Scope {
+        namespace: &namespace,
+        pods: &json!({}),
+        mutates: false,
+        failure_policy: "Fail",
+        timeout_seconds: 1,
+    };
     let address = std::net::Ipv4Addr::LOCALHOST.into();
     let webhook = Webhook::start(server.client().await, address, &scope, "a").await.unwrap();
     let failure = "an error on the server (\"unknown\") has prevented the request from succeeding";
