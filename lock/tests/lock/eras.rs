@@ -101,6 +101,28 @@ async fn an_era_that_a_person_begins_is_like_any_other() {
     assert!(fresh > Token::new(7_000_000_000), "{fresh}");
 }
 
+/// A floor is never lowered again, so one that leaves no room for tokens would end all grants.
+#[tokio::test]
+async fn an_era_cannot_be_begun_with_a_floor_that_leaves_no_room_for_tokens() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    let before = store.beat(own, &[]).await.unwrap();
+    let most = 1_i64 << 51;
+    let mut admin = database.admin().await;
+    for floor in [-1, most + 1, i64::MIN, i64::MAX] {
+        let call = sqlx::query("select leadergroup.begin_era($1)").bind(floor);
+        let refused = call.execute(&mut admin).await.unwrap_err();
+        let refused = refused.into_database_error().expect("PostgreSQL answers");
+        assert_eq!(refused.code().as_deref(), Some("22023"), "{floor}: {refused}");
+        assert!(refused.message().contains(&format!("is not between 0 and {most}")), "{floor}: {refused}");
+    }
+    assert_eq!(store.beat(own, &[]).await.unwrap().era, before.era, "no era began");
+    database.number(&format!("select leadergroup.begin_era({most})")).await;
+    take(&store, own, &key("a")).await;
+    let token = token_of(&grant_one(&store, own, grant(&key("a"), 0, "p0")).await);
+    assert!(token > Token::new(most), "{token}");
+}
+
 /// A real case: the server returns to an old state and begins a new timeline, as a restored backup or a promoted
 /// standby does. The grants in between are lost, and their tokens are not granted again.
 #[tokio::test]

@@ -100,15 +100,26 @@ impl Count {
 struct Namespace {
     tasks: Count,
     late: Count,
+    /// Tasks with writes that wait for webhooks and keep their places, because too many writes do.
+    refused: Count,
 }
 
 /// A taken place. It is free again when this is dropped.
 pub(in crate::operator) struct Place {
     lane: Mutex<Option<Count>>,
-    /// Counts this task in its namespace, and counts the writes there that wait for webhooks.
-    namespace: Option<(Count, Weak<()>)>,
+    namespace: Option<Counted>,
     late: Arc<Semaphore>,
     given_way: Arc<Notify>,
+}
+
+/// Counts a task in its namespace.
+struct Counted {
+    _task: Count,
+    /// Counts the writes there that wait for webhooks.
+    late: Weak<()>,
+    refused: Weak<()>,
+    /// Counts this task as refused.
+    is_refused: Mutex<Option<Arc<()>>>,
 }
 
 /// A write that waits for a webhook, until this is dropped.
@@ -123,13 +134,18 @@ impl Place {
     /// So webhooks that hang delay the groups that they concern, and no others. While one hangs, most other tasks of
     /// its namespace and lane wait: they may hang as well, and each would take a place from others for a second.
     pub(in crate::operator) fn give_way(&self) -> Option<Late> {
-        let in_namespace = self.namespace.as_ref().and_then(|(_, late)| late.upgrade());
+        let in_namespace = self.namespace.as_ref().and_then(|counted| counted.late.upgrade());
         // One is the queue's own, and one is this one.
         let others = in_namespace.as_ref().map_or(0, |late| Arc::strong_count(late).saturating_sub(2));
         if others >= LATE_WRITES_OF_A_NAMESPACE {
             return None;
         }
-        let permit = self.late.clone().try_acquire_owned().ok()?;
+        let Ok(permit) = self.late.clone().try_acquire_owned() else {
+            if let Some(counted) = &self.namespace {
+                *counted.is_refused.lock() = counted.refused.upgrade();
+            }
+            return None;
+        };
         drop(self.lane.lock().take());
         self.given_way.notify_one();
         Some(Late { _permit: permit, _in_namespace: in_namespace })
@@ -169,7 +185,12 @@ impl<T> Queue<T> {
         };
         let namespace = namespace.map(|name| {
             let namespace = self.namespaces.entry((name, lane)).or_default();
-            (namespace.tasks.clone(), Arc::downgrade(&namespace.late.0))
+            Counted {
+                _task: namespace.tasks.clone(),
+                late: Arc::downgrade(&namespace.late.0),
+                refused: Arc::downgrade(&namespace.refused.0),
+                is_refused: Mutex::default(),
+            }
         });
         let place = Place {
             lane: Mutex::new(taken),
@@ -190,7 +211,8 @@ impl<T> Queue<T> {
         let found = namespace.and_then(|name| self.namespaces.get(&(name.clone(), lane)));
         found.filter(|_| lane != Lane::AtOnce).is_some_and(|namespace| {
             let (tasks, writes) = (namespace.tasks.taken(), namespace.late.taken());
-            writes > 0 && tasks.saturating_sub(writes) >= PLACES_BESIDE_LATE_WRITES
+            writes + namespace.refused.taken() > 0
+                && tasks.saturating_sub(writes) >= PLACES_BESIDE_LATE_WRITES
         })
     }
 
@@ -367,5 +389,27 @@ mod tests {
         assert!(place.give_way().is_none());
         places.pop();
         assert!(place.give_way().is_some());
+    }
+
+    #[test]
+    fn a_namespace_whose_writes_may_not_wait_without_a_place_takes_few_places() {
+        let mut queue = Queue::new();
+        let mut places = Vec::new();
+        for n in 0..LATE_WRITES {
+            queue.put(Urgency::Failover, Some(&n.to_string()), Urgency::Failover);
+            let (_, place) = queue.take().expect("the one before has given way");
+            places.push((place.give_way(), place));
+        }
+        for _ in 0..2 * PLACES {
+            queue.put(Urgency::Failover, Some("hanging"), Urgency::Failover);
+        }
+        let (_, first) = queue.take().expect("it has a place");
+        assert!(first.give_way().is_none());
+        let few = take_all(&mut queue);
+        assert_eq!(few.len() + 1, PLACES_BESIDE_LATE_WRITES);
+        queue.put(Urgency::Failover, Some("shop"), Urgency::Failover);
+        assert_eq!(take_all(&mut queue).len(), 1, "that of the other namespace");
+        drop(first);
+        assert_eq!(take_all(&mut queue).len(), PLACES - few.len(), "none is known to hang");
     }
 }
