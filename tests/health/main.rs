@@ -4,6 +4,7 @@
 
 mod evidence;
 mod facts;
+mod flooding;
 mod grpc;
 mod hold;
 mod hostile;

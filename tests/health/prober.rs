@@ -41,7 +41,7 @@ fn https() -> ProbeKind {
     get(ProbeScheme::Https, "/ready", &[])
 }
 
-fn get(scheme: ProbeScheme, path: &str, headers: &[(&'static str, &'static str)]) -> ProbeKind {
+pub(crate) fn get(scheme: ProbeScheme, path: &str, headers: &[(&'static str, &'static str)]) -> ProbeKind {
     let header = |(name, value): &(&'static str, &'static str)| {
         (http::HeaderName::from_static(name), http::HeaderValue::from_static(value))
     };
@@ -148,7 +148,7 @@ async fn headers_of_the_probe_go_before_our_own() {
     }
 }
 
-fn acceptor() -> TlsAcceptor {
+pub(crate) fn acceptor() -> TlsAcceptor {
     let certificate = CertificateDer::from_pem_slice(include_bytes!("expired-certificate.pem")).unwrap();
     let key = PrivateKeyDer::from_pem_slice(include_bytes!("throwaway-key.pem")).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());

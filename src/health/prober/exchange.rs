@@ -19,13 +19,14 @@ use tokio_rustls::TlsConnector;
 use super::{
     super::probe::{ProbeFailure, ProbeKind, ProbeOutcome, ResolvedProbe, USER_AGENT, VoidCause},
     grpc,
+    received::Received,
 };
 use crate::api::ProbeScheme;
 
 /// How much of the response's body is read, as in the kubelet. A longer body is not read to its end.
 const MAX_BODY: usize = 10 * 1024;
-/// The maximum size of status line and headers.
-const MAX_HEAD: usize = 64 * 1024;
+/// The maximum size of status line and headers. Each probe that waits may hold a buffer of this size.
+const MAX_HEAD: usize = 16 * 1024;
 /// The maximum number of headers in the response.
 const MAX_HEADERS: usize = 256;
 
@@ -52,6 +53,7 @@ pub(super) async fn ask(
     keep: bool,
     tls: &TlsConnector,
 ) -> Answer {
+    let stream = Received::limited(stream);
     let scheme = match &probe.kind {
         ProbeKind::TcpSocket => return ProbeOutcome::Success.into(),
         ProbeKind::Grpc { service } => {

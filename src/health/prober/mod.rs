@@ -2,7 +2,7 @@
 //!
 //! There is one task per target and a new connection per probe, as in the kubelet. How many are open at a time is
 //! limited, for each target and for all ([`places`]). All tasks share one thread, because waking another one for each
-//! step is expensive (`benches/prober.rs`).
+//! step is expensive (`benches/prober.rs`). So the bytes that one exchange may receive are limited, too ([`received`]).
 //!
 //! Redirects are not followed, certificates are not verified, and only the beginning of a response is read. A tenant
 //! chooses the path and the port, so nothing of the response is used except for the
@@ -17,6 +17,7 @@ mod grpc;
 mod hold;
 mod network;
 mod places;
+mod received;
 mod single;
 mod stalls;
 mod target;

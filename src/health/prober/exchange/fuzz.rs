@@ -12,6 +12,7 @@ use tokio::{
 use super::{
     super::{
         super::probe::{ProbeFailure, ProbeKind, ProbeOutcome, ResolvedProbe},
+        received::MAX_RECEIVED,
         tls,
     },
     MAX_BODY, MAX_HEAD, ask,
@@ -217,9 +218,22 @@ proptest! {
     }
 
     #[test]
-    fn an_endless_grpc_answer_counts_when_it_ends(answer in altered("h2"), from in any::<Index>()) {
+    fn of_an_endless_grpc_answer_only_a_part_is_read(answer in altered("h2"), from in any::<Index>()) {
         let more = &answer[from.index(answer.len().max(1)).min(answer.len())..];
-        let (outcome, ..) = probe(grpc(), &answer, &more[..more.len().min(4096)]);
+        let (outcome, _, taken) = probe(grpc(), &answer, &more[..more.len().min(4096)]);
         prop_assert!(counts(outcome), "{outcome:?}");
+        prop_assert!(taken <= MAX_RECEIVED + 2 * IN_FLIGHT, "{taken}");
+    }
+
+    /// Parts of an answer again and again, such as one that is interim.
+    #[test]
+    fn of_an_http_answer_that_begins_again_only_a_part_is_read(
+        answer in altered("http"),
+        from in any::<Index>(),
+    ) {
+        let more = &answer[from.index(answer.len().max(1)).min(answer.len())..];
+        let (outcome, _, taken) = probe(http(ProbeScheme::Http), &answer, more);
+        prop_assert!(counts(outcome), "{outcome:?}");
+        prop_assert!(taken <= answer.len() + MAX_RECEIVED + 2 * IN_FLIGHT, "{taken}");
     }
 }
