@@ -15,6 +15,8 @@ finish() {
 beside() {
   local what=$1 niceness=$2
   shift 2
+  # `join` may read it before the job has begun.
+  : >"$logs/$what"
   # shellcheck disable=SC2016 # these are the inner shell's variables
   setsid bash -c '(($0 == 0)) || echo "$0" 2>/dev/null >/proc/self/autogroup || true; exec nice -n "$0" "$@"' \
     "$niceness" "$@" >"$logs/$what" 2>&1 &

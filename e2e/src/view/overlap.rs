@@ -61,8 +61,7 @@ impl Exempt {
 pub struct Limits {
     /// The longest overlap of calls that open a connection.
     pub overlap: Duration,
-    /// Nodes whose kube-proxy does not hear of changes. Their clients are left out until they reach the present holder
-    /// again.
+    /// Nodes whose kube-proxy does not hear of changes. Their clients are left out until they have followed a change.
     pub nodes: Vec<Exempt>,
     /// Pods that hang or are cut off, by UID. When such a pod comes back, a connection from a port that was used before
     /// may follow the former one to it, and it may outlive its object.
@@ -313,12 +312,15 @@ impl Overlaps {
 struct Away(Vec<Exempt>);
 
 impl Away {
-    /// A node that is back has caught up when a new connection first leads to the holder of that moment.
+    /// A node that is back has caught up when a new connection first leads to the holder of that moment, if the fault
+    /// began before its term. That it leads to an earlier holder shows nothing: kube-proxy may wait for half a minute
+    /// before it asks the API server again.
     fn new(terms: &[Term], answers: &[Answer<'_>], limits: &Limits) -> Self {
         let caught_up = |exempt: &Exempt| {
             let until = exempt.until?;
             let holds = |answer: &&Answer<'_>| {
-                terms.get(answer.term + 1).is_none_or(|next| next.began > answer.call.at)
+                let is_present = terms.get(answer.term + 1).is_none_or(|next| next.began > answer.call.at);
+                is_present && terms[answer.term].began >= exempt.from
             };
             let back =
                 answers.iter().filter(|it| it.node == exempt.name && !it.call.kept && it.call.at >= until);

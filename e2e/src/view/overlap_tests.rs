@@ -194,3 +194,14 @@ fn the_clients_of_a_node_that_was_cut_off_are_exempt_until_they_reach_the_new_po
     let elsewhere = [on("three", vec![new(8000, "a")]), others.clone()];
     assert_eq!(overlaps(&terms, &elsewhere, &cut).troubles(), [Trouble::TooLong]);
 }
+
+#[test]
+fn a_node_that_reaches_the_holder_from_before_the_fault_has_not_shown_that_it_hears_of_changes() {
+    let terms = terms(&[("a", 0), ("b", 20_000), ("c", 40_000)]);
+    let away = Limits { nodes: vec![exempt("one", 100, Some(9000))], ..limits() };
+    let others = on("two", vec![new(20_100, "b"), new(40_100, "c")]);
+    let troubles = |calls| overlaps(&terms, &[on("one", calls), others.clone()], &away).troubles();
+    assert_eq!(troubles(vec![new(9500, "a"), new(30_000, "a"), new(30_500, "b")]), []);
+    let late = vec![new(9500, "a"), new(30_500, "b"), new(50_000, "b")];
+    assert_eq!(troubles(late), [Trouble::TooLong], "it had followed a change");
+}
