@@ -2,8 +2,8 @@
 -- grant ids, $10 reasons, $11 ms to wait for fenced transactions (NULL: do not wait), $12 ms to wait for those that
 -- were terminated because they took longer (NULL: do not terminate them), $13 groups.
 --
--- Compare-and-set on key + group + token + own living session, in the database's present era. FOR UPDATE, so that a change of
--- token conflicts with everything that depends on the row.
+-- Compare-and-set on key + group + token + own living session, in the database's present era. FOR UPDATE, so that a
+-- change of token conflicts with everything that depends on the row.
 --
 -- The old holder's fenced transactions (docs/fencing.md) have to end first. Each of them holds the key's advisory lock
 -- in shared mode; this statement needs it exclusively. It waits before it locks any row, and only in a batch of one.
