@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    Claim, Claimed, Granted, Key, Reassigned, Reassignment, Refusal, SessionId, Store, Token,
+    Claim, Claimed, Grant, Granted, Key, Reassigned, Reassignment, Refusal, SessionId, Store, Token,
 };
 
 use crate::cast::{
@@ -43,6 +43,10 @@ async fn held() -> (Database, Store, SessionId, Key) {
     (database, store, own, key)
 }
 
+fn to_other(key: &Key, expected: i64) -> Grant {
+    Grant { group: OTHER.to_owned(), ..grant(key, expected, "q0") }
+}
+
 #[tokio::test]
 async fn a_key_whose_owner_is_dead_passes_to_the_other_group_and_its_tokens_go_on() {
     let (_database, store, old, key) = held().await;
@@ -61,7 +65,7 @@ async fn a_key_whose_owner_is_dead_passes_to_the_other_group_and_its_tokens_go_o
     assert_eq!(claim_one(&store, back, claim(&key)).await, foreign);
     let new = session(&store).await;
     assert!(matches!(claim_one(&store, new, of_other(&key)).await, Claimed::Ours(_)));
-    assert_eq!(grant_one(&store, new, grant(&key, 1, "q0")).await, granted(2));
+    assert_eq!(grant_one(&store, new, to_other(&key, 1)).await, granted(2));
 }
 
 #[tokio::test]
@@ -92,9 +96,9 @@ async fn a_floor_raises_tokens_and_never_lowers_them() {
     assert!(matches!(claim_one(&store, new, of_other(&key)).await, Claimed::Ours(_)));
     assert_eq!(store.reassign(&request(&key, Some(57), 60)).await.unwrap(), done(60));
     assert_eq!(row(&store, &key).await.session, Some(new));
-    let outdated = grant_one(&store, new, grant(&key, 57, "q0")).await;
+    let outdated = grant_one(&store, new, to_other(&key, 57)).await;
     assert!(matches!(outdated, Granted::Refused(Refusal::TokenChanged { .. })), "{outdated:?}");
-    assert_eq!(grant_one(&store, new, grant(&key, 60, "q0")).await, granted(61));
+    assert_eq!(grant_one(&store, new, to_other(&key, 60)).await, granted(61));
     let lower = Reassignment { force: true, ..request(&key, Some(61), 5) };
     assert_eq!(store.reassign(&lower).await.unwrap(), done(61));
 }
@@ -110,7 +114,7 @@ async fn a_row_that_is_not_there_is_made() {
     assert_eq!(store.reassign(&request(&key, None, 41)).await.unwrap(), done(41));
     let new = session(&store).await;
     assert!(matches!(claim_one(&store, new, of_other(&key)).await, Claimed::Ours(_)));
-    assert_eq!(grant_one(&store, new, grant(&key, 41, "q0")).await, granted(42));
+    assert_eq!(grant_one(&store, new, to_other(&key, 41)).await, granted(42));
 }
 
 #[tokio::test]
