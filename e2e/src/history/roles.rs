@@ -1,6 +1,6 @@
 //! Changes of role labels, for scenarios in which no role may change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use leadergroup::api::RoutingSpec;
 use serde::Serialize;
@@ -22,10 +22,12 @@ pub struct RoleChange {
     pub to: Option<String>,
 }
 
-/// All changes of role labels after a revision, including the first role and the deletion of a pod.
+/// All changes of role labels after a revision, including the first role and the deletion of a pod. Not included is the
+/// end of a pod that was being deleted before: only its kubelet decides when that is.
 pub fn role_changes(history: &History, routing: &RoutingSpec, after: i64) -> Vec<RoleChange> {
     let mut roles: BTreeMap<(String, String), Option<String>> = BTreeMap::new();
     let mut changes = Vec::new();
+    let mut ending = BTreeSet::new();
     for change in &history.changes {
         let to = match &change.state {
             Some(Object::Pod(pod)) => pod.role(routing).map(str::to_owned),
@@ -33,8 +35,15 @@ pub fn role_changes(history: &History, routing: &RoutingSpec, after: i64) -> Vec
             Some(_) | None => continue,
         };
         let name = (change.id.namespace.clone(), change.id.name.clone());
+        if let Some(Object::Pod(pod)) = &change.state
+            && pod.deleting
+            && change.revision <= after
+        {
+            ending.insert(name.clone());
+        }
+        let is_end = change.state.is_none() && ending.contains(&name);
         let from = roles.insert(name, to.clone()).flatten();
-        if from != to && change.revision > after {
+        if from != to && change.revision > after && !is_end {
             changes.push(RoleChange {
                 revision: change.revision,
                 namespace: change.id.namespace.clone(),

@@ -719,6 +719,21 @@ fn role_changes_are_told_apart_from_other_edits() {
 }
 
 #[test]
+fn the_end_of_a_pod_that_was_being_deleted_before_is_no_change_of_its_role() {
+    let mut tape = failed_over();
+    let deleting = json!({ "metadata": {
+        "name": "a", "uid": "a", "deletionTimestamp": "2026-01-01T00:00:00Z",
+        "labels": { "app": "web", "leadergroup.dev/role": "standby" },
+    } });
+    let before = tape.history.complete_to;
+    let deleted = tape.push(Kind::Pod, "a", Some(&deleting));
+    tape.push(Kind::Pod, "a", None);
+    let routing = leadergroup::api::RoutingSpec::default();
+    assert_eq!(role_changes(&tape.history, &routing, deleted), []);
+    assert_eq!(role_changes(&tape.history, &routing, before).len(), 1, "it was deleted afterwards");
+}
+
+#[test]
 fn edits_of_the_past_are_seen() {
     // Turn the strip into a late one.
     let mut tape = failed_over();
