@@ -192,7 +192,7 @@ impl Cell {
         assert_eq!(asked.len(), expected, "{what}: {asked:?}");
     }
 
-    /// What tells the webhook in messages.
+    /// The words by which messages show that it is about the webhook.
     fn words(&self) -> &'static str {
         if self.answer == Answer::BadPatch { "operation does not apply" } else { WEBHOOK }
     }

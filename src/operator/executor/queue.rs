@@ -374,16 +374,21 @@ mod tests {
         drop(late);
     }
 
-    #[test]
-    fn the_number_of_writes_that_wait_for_webhooks_is_bounded() {
-        let mut queue = Queue::new();
-        let mut places = Vec::new();
-        for n in 0..LATE_WRITES {
+    /// Writes that wait for webhooks, each of another namespace.
+    fn as_many_late_as_may_be(queue: &mut Queue<Urgency>) -> Vec<(Place, Late)> {
+        let late = (0..LATE_WRITES).map(|n| {
             queue.put(Urgency::Failover, Some(&n.to_string()), Urgency::Failover);
             let (_, place) = queue.take().expect("the one before has given way");
             let late = place.give_way().expect("there are not too many yet");
-            places.push((place, late));
-        }
+            (place, late)
+        });
+        late.collect()
+    }
+
+    #[test]
+    fn the_number_of_writes_that_wait_for_webhooks_is_bounded() {
+        let mut queue = Queue::new();
+        let mut places = as_many_late_as_may_be(&mut queue);
         queue.put(Urgency::Failover, Some("one more"), Urgency::Failover);
         let (_, place) = queue.take().expect("it has a place");
         assert!(place.give_way().is_none());
@@ -394,12 +399,7 @@ mod tests {
     #[test]
     fn a_namespace_whose_writes_may_not_wait_without_a_place_takes_few_places() {
         let mut queue = Queue::new();
-        let mut places = Vec::new();
-        for n in 0..LATE_WRITES {
-            queue.put(Urgency::Failover, Some(&n.to_string()), Urgency::Failover);
-            let (_, place) = queue.take().expect("the one before has given way");
-            places.push((place.give_way(), place));
-        }
+        let _late = as_many_late_as_may_be(&mut queue);
         for _ in 0..2 * PLACES {
             queue.put(Urgency::Failover, Some("hanging"), Urgency::Failover);
         }

@@ -29,7 +29,6 @@ pub enum Generation {
 }
 
 /// How the API server treats a kind.
-#[allow(clippy::struct_excessive_bools, reason = "each is true of a kind independently of the others")]
 #[derive(Debug)]
 pub struct Traits {
     pub name: &'static str,

@@ -20,8 +20,6 @@
 //! All delays are tokio's, and nothing depends on the order of a hash map, on the wall clock or on chance. Where the
 //! real server behaves in one of several ways, such as the moment of a bookmark, this one always behaves in the same.
 
-#![allow(dead_code, unused_imports, reason = "the harness uses its own part of this")]
-
 mod admission;
 mod deletion;
 mod failure;
@@ -57,8 +55,8 @@ pub use deletion::DeleteOptions;
 pub use faults::{Connection, Dropped, Fate, Fates, Outcome, Refusal, RequestInfo, Verb, WatchInfo};
 pub use kinds::Kind;
 pub use names::Sequence;
-pub use object::{Key, Object};
-pub use store::{Change, Clock, Objects, Store};
+pub use object::Object;
+pub use store::{Change, Clock, Store};
 
 /// The server. Clones are the same server.
 #[derive(Clone)]
