@@ -156,7 +156,8 @@ impl Cluster {
     pub async fn cut_one_way(&self, from: &str, to: &str, port: Option<u16>) -> Result<()> {
         self.is_open(from, to, port).await?;
         network::cut(from, to, port).await?;
-        self.is_cut(from, to, port).await
+        self.is_cut(from, to, port).await?;
+        self.is_open_the_other_way(from, to, port).await
     }
 
     fn address(&self, machine: &str) -> Result<String> {
@@ -180,6 +181,19 @@ impl Cluster {
     async fn is_cut(&self, from: &str, to: &str, port: Option<u16>) -> Result<()> {
         let passes = network::passes(from, &self.address(to)?, port).await?;
         ensure!(!passes, "the fault did not take place: packets pass from {from} to {to}");
+        Ok(())
+    }
+
+    /// Fails if packets in the other direction do not arrive. With a port, their answers must arrive, too.
+    async fn is_open_the_other_way(&self, from: &str, to: &str, port: Option<u16>) -> Result<()> {
+        let before = network::echo_requests(from).await?;
+        let is_answered = network::passes(to, &self.address(from)?, None).await?;
+        let arrived = network::echo_requests(from).await? > before;
+        ensure!(
+            arrived && is_answered == port.is_some(),
+            "the fault is not what it should be: of packets from {to} to {from}, arrived: {arrived}, answered: \
+             {is_answered}"
+        );
         Ok(())
     }
 

@@ -1,9 +1,9 @@
 //! The network: a namespace for each machine, connected by a bridge ("the switch") in its own namespace, with one
 //! cable from the host. There is no default route, so no traffic of a test leaves this machine.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, process::Output, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
@@ -135,11 +135,10 @@ pub async fn create_machine(machine: &Machine, nodes: &[Machine]) -> Result<()> 
     }
     batch(&namespace, &lines).await?;
     if machine.pods.is_some() {
-        let set = format!(
-            "echo 1 >/proc/sys/net/ipv4/ip_forward && cd /proc/sys/net/netfilter && \
-             echo {seconds} >nf_conntrack_tcp_timeout_syn_sent && echo {seconds} >nf_conntrack_tcp_timeout_close",
-            seconds = REMEMBERED.as_secs()
-        );
+        let remembered: String = ["syn_sent", "fin_wait", "last_ack", "close"]
+            .map(|state| format!(" && echo {} >nf_conntrack_tcp_timeout_{state}", REMEMBERED.as_secs()))
+            .concat();
+        let set = format!("echo 1 >/proc/sys/net/ipv4/ip_forward && cd /proc/sys/net/netfilter{remembered}");
         run("nsenter", [&format!("--net=/run/netns/{namespace}"), "sh", "-c", &set]).await?;
     }
     Ok(())
@@ -183,19 +182,37 @@ pub async fn heal(from: &str, to: &str, port: Option<u16>) -> Result<()> {
 
 /// Whether a packet comes from one machine to an address, and its answer comes back. With a port it is TCP's first.
 pub async fn passes(from: &str, address: &str, port: Option<u16>) -> Result<bool> {
-    let mut call = Command::new("timeout");
-    call.arg("1");
-    if from != HOST {
-        call.arg("nsenter").arg(format!("--net=/run/netns/{}", namespace(from)));
-    }
-    match port {
-        None => call.args(["busybox", "ping", "-c", "1", "-W", "1", address]),
-        Some(port) => call.args(["bash", "-c", &format!("</dev/tcp/{address}/{port}")]),
+    let connect = port.map(|port| format!("</dev/tcp/{address}/{port}"));
+    let call: &[&str] = match &connect {
+        None => &["busybox", "ping", "-c", "1", "-W", "1", address],
+        Some(connect) => &["bash", "-c", connect],
     };
-    let done = call.kill_on_drop(true).env("LC_ALL", "C").output().await.context("sending a packet")?;
+    let done = on(from, call).await.context("sending a packet")?;
     // A machine on which nothing listens to the port has answered.
     let refused = port.is_some() && String::from_utf8_lossy(&done.stderr).contains("Connection refused");
     Ok(done.status.success() || refused)
+}
+
+/// How many echo requests have reached a machine, whether or not its answers reached anyone.
+pub async fn echo_requests(machine: &str) -> Result<u64> {
+    let done = on(machine, &["cat", "/proc/net/snmp"]).await?;
+    ensure!(done.status.success(), "{machine}: {}", String::from_utf8_lossy(&done.stderr));
+    let text = String::from_utf8_lossy(&done.stdout);
+    // A line of names, then a line of values.
+    let mut icmp = text.lines().filter_map(|line| line.strip_prefix("Icmp: "));
+    let (names, values) = icmp.next().zip(icmp.next()).context("the kernel counts no ICMP packets")?;
+    let found = names.split_whitespace().zip(values.split_whitespace()).find(|(name, _)| *name == "InEchos");
+    found.context("the kernel counts no echo requests")?.1.parse().context("the count of echo requests")
+}
+
+/// Runs a command for a second at most in a machine's network namespace.
+async fn on(machine: &str, command: &[&str]) -> Result<Output> {
+    let mut call = Command::new("timeout");
+    call.arg("1");
+    if machine != HOST {
+        call.arg("nsenter").arg(format!("--net=/run/netns/{}", namespace(machine)));
+    }
+    Ok(call.args(command).kill_on_drop(true).env("LC_ALL", "C").output().await?)
 }
 
 /// Undoes all cuts.

@@ -67,6 +67,11 @@ async fn two_replicas_do_not_contradict_each_other_about_a_group_whose_key_becom
     later(client, "node-of-one-key", 14).await;
     let readiness: Vec<_> = seen.all().iter().map(ready).collect();
     assert_eq!(version().await, before, "the status is no longer written; {readiness:?}");
+    let after = readiness.iter().skip_while(|ready| !ready.starts_with("\"True\""));
+    assert!(
+        after.clone().count() > 0 && after.clone().all(|ready| ready.starts_with("\"True\"")),
+        "{readiness:?}"
+    );
     assert_eq!(ready(&groups.get("second").await.unwrap().data["status"]), "\"True\" \"Active\"");
     kubelet.abort();
     assert!(one.end().await.0.success(), "{}", one.log());

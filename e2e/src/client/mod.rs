@@ -26,6 +26,8 @@ use tokio::{
 pub use analysis::{Call, Calls, Switch};
 pub use caller::CallArgs;
 
+use crate::moment::Moment;
+
 /// How long a pod that is active may need to answer many calls, on a busy machine.
 const REACHED: Duration = Duration::from_mins(2);
 
@@ -93,9 +95,10 @@ impl Client {
         Calls::new(calls[calls.len().saturating_sub(count)..].to_vec())
     }
 
-    /// Waits until this pod has answered many calls.
+    /// Waits until this pod has answered many calls from now on.
     pub async fn reaches(&self, pod: &str) -> Result<()> {
-        let enough = |calls: &Calls| calls.answered_by(pod) > 50;
+        let now = Moment::now();
+        let enough = |calls: &Calls| calls.from(now).answered_by(pod) > 50;
         self.until(&format!("answers of {pod}"), REACHED, enough).await.map(drop)
     }
 

@@ -431,8 +431,6 @@ impl<'a> Checker<'a> {
                 let Some(holder) = &declared.holder else { continue };
                 let of_key = || terms.get(key.as_str()).into_iter().flatten();
                 let granted = of_key().find(|term| term.token == declared.token && term.owner == *holder);
-                // The terms are read at some time, and the group may go on after it.
-                let was_read = || of_key().any(|term| term.token >= declared.token);
                 let was_promoted = || {
                     let mut promotions = self.out.promotions.iter();
                     promotions.any(|one| one.key == *key && one.token == declared.token && one.uid == *holder)
@@ -444,7 +442,8 @@ impl<'a> Checker<'a> {
                             declared.token, declared.seen_at, granted.granted_at
                         )
                     }
-                    None if was_read() && !was_promoted() => {
+                    // The terms were read after the objects.
+                    None if !was_promoted() => {
                         format!("token {} was declared for {holder}, and never granted to it", declared.token)
                     }
                     _ => continue,

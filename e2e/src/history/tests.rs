@@ -524,7 +524,7 @@ fn i2_the_lock_never_granted_it() {
 fn i2_a_holder_is_declared_and_never_promoted() {
     let mut tape = first();
     tape.group(2, Some("b"));
-    assert_eq!(tape.violated(), [], "the terms may have been read before");
+    assert_eq!(tape.violated(), [Invariant::GrantedAndDeclared], "the terms are read after the objects");
     tape.grant(3, "c");
     assert_eq!(tape.violated(), [Invariant::GrantedAndDeclared]);
     tape.grant(2, "b");

@@ -50,7 +50,7 @@ impl Due {
     pub fn add(&mut self, targets: &Targets, faults: &[Struck], mended: Moment) {
         for (index, fault) in faults.iter().enumerate().filter(|(_, fault)| fault.from >= self.late_until) {
             let earlier = &faults[..index];
-            let failing = fault.plan.failing(targets);
+            let failing = fault.plan.disturbed(targets);
             for pod in targets.pods.iter().filter(|pod| pod.works && pod.active && failing.contains(&pod.uid))
             {
                 let hinders = |one: &Struck| one.plan.stands_in_the_way_of(&pod.group);

@@ -260,8 +260,8 @@ impl Targets {
 }
 
 impl Plan {
-    /// The UIDs of the pods that may be replaced because of it.
-    pub fn failing(&self, targets: &Targets) -> Vec<String> {
+    /// The UIDs of the pods that it disturbs.
+    pub fn disturbed(&self, targets: &Targets) -> Vec<String> {
         let those = |concerned: &dyn Fn(&Target) -> bool| -> Vec<String> {
             targets.pods.iter().filter(|pod| concerned(pod)).map(|pod| pod.uid.clone()).collect()
         };
@@ -278,7 +278,7 @@ impl Plan {
     /// The UIDs of the pods that hang, or cannot be reached, and may come back later.
     pub fn hanging(&self, targets: &Targets) -> Vec<String> {
         let hang = matches!(self.kind.breaks(), Breaks::Pods | Breaks::PodsAndRules);
-        if hang { self.failing(targets) } else { Vec::new() }
+        if hang { self.disturbed(targets) } else { Vec::new() }
     }
 
     /// The nodes whose clients may be routed by outdated rules.

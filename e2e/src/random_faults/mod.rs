@@ -1,7 +1,8 @@
 //! The part of the scenario `random_faults` without a cluster: the kinds of faults, what each concerns, and which
-//! failovers can be asked for while they follow each other.
+//! pods may be replaced, and which failovers can be asked for while they follow each other.
 
 mod due;
+mod excused;
 mod kind;
 
 use std::time::Duration;

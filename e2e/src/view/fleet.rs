@@ -200,31 +200,33 @@ impl Fleet {
         Ok(Caller { node: node.to_owned(), role, client, network })
     }
 
-    /// Waits until every client that asks for the pod's name reaches the active pod, and the pod has written to both
-    /// books in its term. Clients on nodes that are away are not waited for.
+    /// Waits until every client [has reached](Self::has_reached) the active pod.
     pub async fn reaches(&self, active: &Active) -> Result<()> {
+        eventually("every client to reach the active pod", TOLD, async || self.has_reached(active)).await
+    }
+
+    /// Fails unless every client that asks for the pod's name reaches the active pod, and the pod has written to both
+    /// books in its term. Clients on nodes that are away are left out.
+    pub fn has_reached(&self, active: &Active) -> Result<()> {
         let own = format!("{} {} ", active.pod, active.token);
-        eventually("every client to reach the active pod", TOLD, async || {
-            let mut wrote = BTreeMap::from([(Book::Fenced, false), (Book::Plain, false)]);
-            for caller in self.clients.iter().filter(|caller| !self.is_away(&caller.node)) {
-                if caller.role.writes {
-                    for call in caller.client.latest(200).all() {
-                        let answer = call.answer.as_deref().unwrap_or_default();
-                        for (book, wrote) in &mut wrote {
-                            *wrote |=
-                                answer.starts_with(&own) && call.path.starts_with(&format!("/write/{book}/"));
-                        }
+        let mut wrote = BTreeMap::from([(Book::Fenced, false), (Book::Plain, false)]);
+        for caller in self.clients.iter().filter(|caller| !self.is_away(&caller.node)) {
+            if caller.role.writes {
+                for call in caller.client.latest(200).all() {
+                    let answer = call.answer.as_deref().unwrap_or_default();
+                    for (book, wrote) in &mut wrote {
+                        *wrote |=
+                            answer.starts_with(&own) && call.path.starts_with(&format!("/write/{book}/"));
                     }
-                } else {
-                    let last = caller.client.latest(1);
-                    let reached = last.answered_by(&active.pod) > 0;
-                    ensure!(reached, "on {}: {last}; {} is active", caller.node, active.pod);
                 }
+            } else {
+                let last = caller.client.latest(1);
+                let reached = last.answered_by(&active.pod) > 0;
+                ensure!(reached, "on {}: {last}; {} is active", caller.node, active.pod);
             }
-            ensure!(wrote.values().all(|wrote| *wrote), "{} has written: {wrote:?}", active.pod);
-            Ok(())
-        })
-        .await
+        }
+        ensure!(wrote.values().all(|wrote| *wrote), "{} has written: {wrote:?}", active.pod);
+        Ok(())
     }
 
     /// Notes that a pod hangs or is cut off from now on. Call it before the fault.

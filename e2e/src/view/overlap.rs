@@ -9,8 +9,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::Serialize;
 
-use crate::{client::Call, moment::Moment};
+use crate::{client::Call, moment::Moment, network::REMEMBERED};
 
+/// How long clients may reach a pod that hung after it is back: as long as nodes remember its connections, and as long
+/// again for an answer. It is longer than a connection is kept.
+pub(super) const STILL_KNOWN: Duration = REMEMBERED.saturating_mul(2);
 /// A cut-off node must have caught up after this time.
 const CATCH_UP: Duration = Duration::from_mins(1);
 
@@ -149,7 +152,8 @@ pub fn overlaps(terms: &[Term], records: &[Record], limits: &Limits) -> Overlaps
         first.keys().map(|term| (*term, Overlap::default())).collect();
     let later = earliest_after(&first, terms.len());
     for answer in &answers {
-        let is_exempt = hung(limits, terms, answer.term) || away.covers(answer.node, answer.call);
+        let is_exempt =
+            hung(limits, &terms[answer.term], answer.call) || away.covers(answer.node, answer.call);
         if terms[answer.term].gone.is_some_and(|gone| answer.call.at > gone) && !is_exempt {
             let text = format!("{} answered at {}, when it was gone", answer.pod, answer.call.end);
             out.violated(Trouble::Gone, text);
@@ -221,16 +225,11 @@ fn earliest_after(first: &FirstOf<usize>, terms: usize) -> Vec<Option<(Moment, u
     after
 }
 
-/// Whether the pod of a term hung in this term.
-fn hung(limits: &Limits, terms: &[Term], term: usize) -> bool {
-    limits.pods.iter().any(|pod| pod.name == terms[term].uid && spans(pod, terms, term))
-}
-
-/// Whether an exempt time has a part of the term.
-fn spans(exempt: &Exempt, terms: &[Term], term: usize) -> bool {
-    let ended = terms.get(term + 1).map(|next| next.began);
-    ended.is_none_or(|ended| exempt.from <= ended)
-        && exempt.until.is_none_or(|until| until >= terms[term].began)
+/// Whether the pod of a term hung during the call, or its node may still lead connections to it from then.
+fn hung(limits: &Limits, term: &Term, call: &Call) -> bool {
+    let known =
+        |pod: &Exempt| Exempt { until: pod.until.map(|until| until.plus(STILL_KNOWN)), ..pod.clone() };
+    limits.pods.iter().any(|pod| pod.name == term.uid && known(pod).includes(call))
 }
 
 impl Overlaps {

@@ -170,13 +170,15 @@ fn a_connection_leads_to_one_pod() {
 }
 
 #[test]
-fn a_frozen_pod_that_thaws_is_exempt_in_that_term_only() {
+fn a_frozen_pod_that_thaws_is_exempt_until_its_connections_are_forgotten() {
     let terms = terms(&[("a", 0), ("b", 5000), ("a", 20_000), ("b", 30_000)]);
     let frozen = Limits { pods: vec![exempt("uid-a", 100, Some(9000))], ..limits() };
     let calls = |late| vec![new(90, "a"), new(5100, "b"), new(late, "a"), new(30_100, "b")];
     let thawed = overlaps(&terms, &[on("one", calls(9100))], &frozen);
     assert_eq!((thawed.troubles(), thawed.longest_exempt()), (vec![], Duration::from_millis(3998)));
     let both = [Trouble::TooLong, Trouble::WentBack];
+    assert_eq!(overlaps(&terms, &[on("one", calls(12_999))], &frozen).troubles(), []);
+    assert_eq!(overlaps(&terms, &[on("one", calls(13_000))], &frozen).troubles(), both, "in the same term");
     assert_eq!(overlaps(&terms, &[on("one", calls(31_100))], &frozen).troubles(), both);
     let later = Limits { pods: vec![exempt("uid-a", 25_000, None)], ..limits() };
     assert_eq!(overlaps(&terms, &[on("one", calls(9100))], &later).troubles(), both);

@@ -7,15 +7,11 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::overlap::{Exempt, Term};
+use super::overlap::{Exempt, STILL_KNOWN, Term};
 use crate::{
     history::{GroupView, History, Kind, Object, Promotion, check},
     moment::Moment,
-    network::REMEMBERED,
 };
-
-/// How long answers from a reused address are exempt: as long as nodes remember, and as long again for an answer.
-const REUSED: Duration = REMEMBERED.saturating_mul(2);
 
 /// The terms of a group in which a pod was active. They begin with their grants: the recording sees a declaration a
 /// while after it was made, perhaps later than a client reaches the pod. If the database has another clock, they begin
@@ -68,7 +64,7 @@ pub(super) fn address_successors(history: &History, terms: &[Term]) -> Vec<Exemp
         } else if let Some(from) = of_holders.get(address).copied()
             && given.insert((&pod.uid, address))
         {
-            let until = Some(change.seen.plus(REUSED));
+            let until = Some(change.seen.plus(STILL_KNOWN));
             successors.push(Exempt { name: change.id.name.clone(), from, until });
         }
     }

@@ -10,7 +10,11 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use leadergroup_e2e::scenario::{STARTED, Scenario, Stage, Workload, eventually};
+use leadergroup_e2e::{
+    history::Deadline,
+    moment::Moment,
+    scenario::{STARTED, Scenario, Stage, Workload, eventually},
+};
 use serde_json::{Value, json};
 
 const OTHER: &str = "other";
@@ -32,8 +36,11 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let (active, of_other) = (s.active().await?, active_of(s, OTHER, &shared).await?);
         ensure!((&active, &of_other) == (&before, &other), "an active pod lost its label");
         // The older one waits for a new pod that only it selects; the younger one has one.
-        s.fails_for([before.uid.clone(), uid(s, &other).await?], &["PodDeleted"]);
-        for pod in [&before.pod, &other] {
+        let of_other = uid(s, &other).await?;
+        s.fails_for([before.uid.clone(), of_other.clone()], &["PodDeleted"]);
+        let ttl = s.workload.group("x")?.spec.lock.ttl.0;
+        let due = Deadline::usual(&of_other, Moment::now(), "PodDeleted", ttl, Duration::ZERO);
+        for pod in [&other, &before.pod] {
             s.pods().delete(pod, &DeleteParams::default()).await?;
         }
         for (group, former) in [(&*s.workload.name, &before.pod), (OTHER, &other)] {
@@ -41,6 +48,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             not.insert(former.clone());
             active_of(s, group, &not).await?;
         }
+        ensure!(s.are_replaced(vec![due]).await? == 1, "{other} was not active when it was deleted");
         label(s, &shared, None).await?;
         let settled = s.settled(STARTED).await?;
         is_ready(s, OTHER).await?;

@@ -197,7 +197,7 @@ fn a_pod_that_did_not_work_has_no_deadline_and_may_be_replaced_all_the_same() {
     let mut targets = targets();
     targets.pods[0].works = false;
     let cordon = fault(Kind::NodeCordoned, "n1");
-    assert_eq!(cordon.plan.failing(&targets), ["a1"], "it may become active before the cordon is over");
+    assert_eq!(cordon.plan.disturbed(&targets), ["a1"], "it may become active before the cordon is over");
     assert!(due(&targets, &[fault(Kind::PodDeleted, "a1")]).is_empty());
     targets.pods[0].works = true;
     assert_eq!(due(&targets, &[fault(Kind::PodDeleted, "a1")]).len(), 1);

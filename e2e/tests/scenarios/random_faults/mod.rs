@@ -8,8 +8,9 @@
 //! Active pods that certainly fail have deadlines (I6), where nothing else disturbs the failover before it is due
 //! ([`Due`]). The run says how many there were, and a run of an hour without any fails.
 //!
-//! Clients on all nodes call and write to the groups `g0` and `g1`. Their books are judged until the database loses
-//! commits, which happens only in the last quarter of a run.
+//! Clients on all nodes call and write to the groups `g0` and `g1`. After each pair they reach the active pod from every
+//! node, and its writes to both books succeed. The books are judged until the database loses commits, which happens
+//! only in the last quarter of a run.
 //!
 //! `LEADERGROUP_FAULTS_SEED`, `_MINUTES` and `_GROUPS` choose the sequence, how long it runs, and the number of groups.
 //! The seed is printed. The same seed gives the same sequence of faults, not the same timing.
@@ -27,7 +28,7 @@ use leadergroup_e2e::{
     moment::Moment,
     random::Random,
     random_faults::{Due, Kind, LONG, Plan, Struck, Targets, proved},
-    scenario::{STARTED, Scenario, Stage, Workload, eventually, faults_setting, target_folder},
+    scenario::{STARTED, Scenario, Stage, TOLD, Workload, eventually, faults_setting, target_folder},
     timeline::{Injected, Timeline},
     view::{Fleet, deployment},
 };
@@ -249,10 +250,10 @@ impl Run {
         let mut struck: Vec<Struck> = Vec::new();
         for _ in 0..2 {
             let may = |kind| self.may_lose_commits || kind != Kind::DatabaseFailedOver;
-            let first = struck.first().map(|fault| &fault.plan);
-            let plan = targets.choose(&mut self.kinds, may, &mut self.random, first);
+            let first = struck.first().map(|fault| fault.plan.clone());
+            let plan = targets.choose(&mut self.kinds, may, &mut self.random, first.as_ref());
             let plan = plan.context("there is nothing to disturb")?;
-            let fault = self.strike(s, plan, &targets).await?;
+            let fault = self.strike(s, plan, first.as_ref(), &targets).await?;
             struck.push(fault);
         }
         self.injector.undo(s).await?;
@@ -271,19 +272,33 @@ impl Run {
         whole(s, self.groups).await?;
         // The next faults have deadlines, which assume that the operator works.
         all_owned(s, self.groups).await?;
-        for fleet in self.fleets.values_mut() {
+        for (group, fleet) in &mut self.fleets {
             fleet.mended().await?;
+            eventually(&format!("the clients of {group} to reach its active pod"), TOLD, async || {
+                // A change that the faults have delayed may still take place.
+                fleet.has_reached(&active(s, group).await?)
+            })
+            .await?;
         }
         // Only now: what the API server said of a group while it was served may be from before the faults.
         s.all_recover();
         Ok(took)
     }
 
-    /// Causes a fault, and waits for some seconds.
-    async fn strike(&mut self, s: &mut Scenario, plan: Plan, targets: &Targets) -> Result<Struck> {
+    /// Causes a fault while `first` lasts, and waits for some seconds.
+    async fn strike(
+        &mut self,
+        s: &mut Scenario,
+        plan: Plan,
+        first: Option<&Plan>,
+        targets: &Targets,
+    ) -> Result<Struck> {
         progress(&format!("  {:?} {}", plan.kind, plan.target()));
-        let pods = plan.failing(targets);
+        let pods = plan.excused(targets, first);
         s.fails_for(pods.clone(), plan.kind.reasons());
+        if let Some(first) = first {
+            s.fails_for(first.excused(targets, Some(&plan)), first.kind.reasons());
+        }
         self.warn(&plan, targets);
         let now = Moment::now();
         let kind = format!("{:?}", plan.kind);
