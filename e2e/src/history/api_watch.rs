@@ -147,6 +147,7 @@ impl ApiCollector {
             complete_to: self.progress.values().map(seen_to).min().unwrap_or(0),
             terms: None,
             one_clock: false,
+            clock_set: Vec::new(),
             faults: None,
             deadlines: Vec::new(),
         }

@@ -384,6 +384,7 @@ impl<'a> Checker<'a> {
             by_key.entry(&term.key).or_default().push(term);
         }
         let mut found = Vec::new();
+        let is_in_order = self.history.one_clock && self.history.clock_set.is_empty();
         for (key, terms) in &mut by_key {
             terms.sort_by_key(|term| (term.token, term.granted_at));
             for pair in terms.windows(2) {
@@ -392,7 +393,7 @@ impl<'a> Checker<'a> {
                     let text =
                         format!("token {} was granted to {} and to {}", one.token, one.owner, next.owner);
                     found.push((Invariant::TokensGrow, 0, (*key).to_owned(), text));
-                } else if self.history.one_clock && next.granted_at < one.granted_at {
+                } else if is_in_order && next.granted_at < one.granted_at {
                     let text = format!("token {} was granted before token {}", next.token, one.token);
                     found.push((Invariant::TokensGrow, 0, (*key).to_owned(), text));
                 }
@@ -409,7 +410,7 @@ impl<'a> Checker<'a> {
                 wrong(format!("the lock never granted token {} of {} to it", promotion.token, promotion.key));
                 continue;
             };
-            if self.history.one_clock && granted.granted_at > promotion.seen_at {
+            if self.history.compares_clocks(promotion.seen_at) && granted.granted_at > promotion.seen_at {
                 wrong(format!("token {} was granted at {}, later", promotion.token, granted.granted_at));
             }
         }
@@ -436,7 +437,10 @@ impl<'a> Checker<'a> {
                     promotions.any(|one| one.key == *key && one.token == declared.token && one.uid == *holder)
                 };
                 let text = match granted {
-                    Some(granted) if self.history.one_clock && granted.granted_at > declared.seen_at => {
+                    Some(granted)
+                        if self.history.compares_clocks(declared.seen_at)
+                            && granted.granted_at > declared.seen_at =>
+                    {
                         format!(
                             "token {} was declared at {}, granted at {}",
                             declared.token, declared.seen_at, granted.granted_at

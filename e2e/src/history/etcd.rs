@@ -105,6 +105,7 @@ impl EtcdCollector {
             complete_to,
             terms: None,
             one_clock: true,
+            clock_set: Vec::new(),
             faults: None,
             deadlines: Vec::new(),
         }

@@ -113,6 +113,8 @@ pub struct History {
     pub terms: Option<Vec<Term>>,
     /// Whether the database's clock is this machine's, so that a grant's time can be compared with [`Change::seen_at`].
     pub one_clock: bool,
+    /// When the test had set the database's clock, on the clock of [`Change::seen_at`]; without an end while it is set.
+    pub clock_set: Vec<(Timestamp, Option<Timestamp>)>,
     /// When the test made which pods fail, if that is known. A failure that only probes notice leaves no other trace.
     pub faults: Option<Vec<Fault>>,
     /// How soon the test expects which pods to be replaced.
@@ -150,6 +152,14 @@ impl History {
         Self { changes, ..self.clone_without_changes() }
     }
 
+    /// Whether the time of a grant can be compared with a moment at which something after it was seen.
+    pub fn compares_clocks(&self, seen_at: Timestamp) -> bool {
+        let is_set = |(from, until): &(Timestamp, Option<Timestamp>)| {
+            *from <= seen_at && until.is_none_or(|until| seen_at < until)
+        };
+        self.one_clock && !self.clock_set.iter().any(is_set)
+    }
+
     fn clone_without_changes(&self) -> Self {
         Self {
             cluster: self.cluster.clone(),
@@ -158,6 +168,7 @@ impl History {
             complete_to: self.complete_to,
             terms: self.terms.clone(),
             one_clock: self.one_clock,
+            clock_set: self.clock_set.clone(),
             faults: self.faults.clone(),
             deadlines: self.deadlines.clone(),
         }

@@ -1,17 +1,17 @@
 //! Records everything, with the collectors that are possible on this cluster.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use jiff::Timestamp;
 use kube::Client;
 use parking_lot::Mutex;
 
 use super::{ApiCollector, EtcdCollector, History, Term, TermCollector};
 
 const CATCH_UP: Duration = Duration::from_mins(1);
+/// A grant is declared and its holder promoted within this time, or by another grant.
+const DECLARED: Duration = Duration::from_secs(30);
 
 /// Records until it is dropped.
 pub struct Recorder {
@@ -19,7 +19,7 @@ pub struct Recorder {
     terms: Option<TermCollector>,
     /// Terms that were read from other databases.
     more_terms: Mutex<Vec<Term>>,
-    clocks_differ: AtomicBool,
+    clock_set: Mutex<Vec<(Timestamp, Option<Timestamp>)>>,
 }
 
 enum Objects {
@@ -34,7 +34,7 @@ impl Recorder {
             objects: Objects::Etcd(EtcdCollector::start(etcd)),
             terms: Some(TermCollector::start(database_url)),
             more_terms: Mutex::default(),
-            clocks_differ: AtomicBool::default(),
+            clock_set: Mutex::default(),
         }
     }
 
@@ -43,7 +43,7 @@ impl Recorder {
     pub async fn of_api(client: Client, namespace: &str, database_url: Option<&str>) -> Result<Self> {
         let objects = Objects::Api(Box::new(ApiCollector::start(client, namespace).await?));
         let terms = database_url.map(TermCollector::start);
-        Ok(Self { objects, terms, more_terms: Mutex::default(), clocks_differ: AtomicBool::default() })
+        Ok(Self { objects, terms, more_terms: Mutex::default(), clock_set: Mutex::default() })
     }
 
     /// Adds terms that another database recorded, for groups whose lock was there.
@@ -51,9 +51,17 @@ impl Recorder {
         self.more_terms.lock().extend(terms);
     }
 
-    /// Notes that the database's clock is set: its times cannot be compared with others.
-    pub fn clocks_differ(&self) {
-        self.clocks_differ.store(true, Ordering::Relaxed);
+    /// Notes that the database's clock will be set: from now on its times cannot be compared with others.
+    pub fn clock_is_set(&self) {
+        self.clock_set.lock().push((Timestamp::now(), None));
+    }
+
+    /// Notes that the database's clock is right again.
+    pub fn clock_is_right(&self) {
+        let until = Timestamp::now() + DECLARED;
+        for set in self.clock_set.lock().iter_mut().filter(|set| set.1.is_none()) {
+            set.1 = Some(until);
+        }
     }
 
     /// Waits until everything up to now has been recorded, and returns the revision.
@@ -77,7 +85,7 @@ impl Recorder {
             terms.extend_from_slice(&self.more_terms.lock());
             history.terms = Some(terms);
         }
-        history.one_clock &= !self.clocks_differ.load(Ordering::Relaxed);
+        history.clock_set.clone_from(&self.clock_set.lock());
         Ok(history)
     }
 

@@ -550,6 +550,11 @@ fn i2_the_lock_granted_it_too_late() {
     let checked = check(&tape.history);
     assert_eq!(tape.violated(), [Invariant::GrantedAndDeclared]);
     assert_eq!(checked.violations.len(), 2, "the promotion and the declaration were both too early");
+    tape.history.clock_set = vec![(at(0), Some(at(1)))];
+    assert_eq!(tape.violated(), [Invariant::GrantedAndDeclared], "it was set before");
+    tape.history.clock_set = vec![(at(0), None)];
+    assert_eq!(tape.violated(), [], "the test had set the database's clock");
+    tape.history.clock_set.clear();
     tape.history.one_clock = false;
     assert_eq!(tape.violated(), [], "two clocks cannot be compared");
 }

@@ -14,8 +14,8 @@ use crate::{
 };
 
 /// The terms of a group in which a pod was active. They begin with their grants: the recording sees a declaration a
-/// while after it was made, perhaps later than a client reaches the pod. If the database has another clock, they begin
-/// with the declarations.
+/// while after it was made, perhaps later than a client reaches the pod. If the database's clock was another one,
+/// they begin with the declarations.
 pub(super) fn terms(history: &History, namespace: &str, group: &str) -> Result<Vec<Term>> {
     let key = format!("/{namespace}/{group}");
     let promotions = check(history).promotions.into_iter().filter(|promotion| promotion.key.ends_with(&key));
@@ -28,7 +28,7 @@ pub(super) fn terms(history: &History, namespace: &str, group: &str) -> Result<V
             .changes
             .iter()
             .find(|change| matches!(&change.state, Some(Object::Group(view)) if is_of(view)))?;
-        let granted = history.terms.iter().flatten().filter(|_| history.one_clock);
+        let granted = history.terms.iter().flatten().filter(|_| history.compares_clocks(declared.seen_at));
         let granted = granted
             .filter(|granted| granted.key == promotion.key && granted.token == promotion.token)
             .map(|granted| declared.seen_at.duration_since(granted.granted_at))
@@ -137,6 +137,10 @@ mod tests {
         };
         let began =
             |history: &History| terms(history, "ns", "web").expect("declared").first().map(|term| term.began);
+        assert_eq!(began(&history), Some(at(3)));
+        history.clock_set = vec![(wall(5), Some(wall(6)))];
+        assert_eq!(began(&history), Some(at(5)));
+        history.clock_set = vec![(wall(1), Some(wall(5))), (wall(6), None)];
         assert_eq!(began(&history), Some(at(3)));
         history.one_clock = false;
         assert_eq!(began(&history), Some(at(5)));

@@ -95,7 +95,7 @@ impl Injector {
 
     async fn step_clock(&self, s: &Scenario, random: &mut Random) -> Result<()> {
         let offset = random.pick(&CLOCK_STEPS).context("no step")?;
-        s.stage.recorder.as_ref().context("nothing records")?.clocks_differ();
+        s.stage.recorder.as_ref().context("nothing records")?.clock_is_set();
         self.clock.set(offset)?;
         let database = s.stage.own()?.database();
         eventually("the database's clock to be set", ANSWERED_WITHIN, async || {
@@ -146,6 +146,13 @@ impl Injector {
         let cluster = s.stage.own()?;
         self.clock.set(0)?;
         cluster.heal(STARTED).await.context("mending everything")?;
+        eventually("the database's clock to be right", ANSWERED_WITHIN, async || {
+            let off = cluster.database().clock_offset().await?;
+            ensure!(off.abs() <= 1, "it is off by {off} s");
+            Ok(())
+        })
+        .await?;
+        s.stage.recorder.as_ref().context("nothing records")?.clock_is_right();
         for node in cluster.nodes() {
             eventually("the node to be uncordoned", STARTED, async || s.cordon(&node.name, false).await)
                 .await?;
