@@ -139,7 +139,7 @@ impl Store {
         let ours = claims.iter().zip(&answers).filter(|(_, answer)| answer.is_none());
         let ours: Vec<Key> = ours.map(|(claim, _)| claim.key.clone()).collect();
         let mut rows = self.read_map(&ours).await?;
-        let settled = claims.iter().zip(answers).map(|(claim, answer)| {
+        let all = claims.iter().zip(answers).map(|(claim, answer)| {
             answer.unwrap_or_else(|| match rows.remove(&claim.key) {
                 Some(row) if row.session == Some(own) => Claimed::Ours(row),
                 // The claim was lost between the two statements: the own session was marked dead, or the row was
@@ -148,7 +148,7 @@ impl Store {
                 Some(_) | None => Claimed::Busy,
             })
         });
-        Ok(settled.collect())
+        Ok(all.collect())
     }
 
     /// Gives claims up, so that others can claim the keys; holders and tokens stay. Others are notified.

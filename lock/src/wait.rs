@@ -113,7 +113,7 @@ impl Waiter<'_> {
                     if self.confirm_death {
                         observed.see(process, &attempt);
                     }
-                    match self.settle(&mut unfinished, &attempt, &request, &mut pauses)? {
+                    match self.decide(&mut unfinished, &attempt, &request, &mut pauses)? {
                         Next::Got(guard) => return Ok(Part::Got(guard)),
                         Next::Again => return Ok(Part::Again),
                         Next::Pause(pause) => pause,
@@ -139,7 +139,7 @@ impl Waiter<'_> {
     }
 
     /// Decides the next step from an answer.
-    fn settle(
+    fn decide(
         &mut self,
         unfinished: &mut Unfinished,
         attempt: &Attempt,

@@ -16,7 +16,7 @@ use super::{
 };
 
 pub(super) fn spec(schema: &mut Schema) {
-    schema::settle(schema);
+    schema::conform(schema);
     on(schema, "selector", immutable("selector", "create another LeaderGroup for other pods"));
     add(
         schema,
@@ -178,7 +178,7 @@ pub(super) fn lock(schema: &mut Schema) {
 }
 
 pub(super) fn election(schema: &mut Schema) {
-    schema::settle(schema);
+    schema::conform(schema);
     on(schema, "failbackDelay", within("failbackDelay", LOCK_DELAY, "from 0s to 1h"));
     add(
         schema,

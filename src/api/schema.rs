@@ -43,13 +43,13 @@ pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
 /// - no `null` for optional fields: the API server then drops a null and uses the default, instead of storing it;
 /// - only formats that the API server supports, because it warns about others;
 /// - no line breaks of the source in descriptions.
-pub(super) fn settle(schema: &mut Schema) {
+pub(super) fn conform(schema: &mut Schema) {
     if let Some(object) = schema.as_object_mut() {
-        settle_object(object);
+        conform_object(object);
     }
 }
 
-fn settle_object(object: &mut Map<String, Value>) {
+fn conform_object(object: &mut Map<String, Value>) {
     if let Some(Value::Array(types)) = object.get_mut("type") {
         types.retain(|kind| kind != "null");
         if let [only] = types.as_slice() {
@@ -75,9 +75,9 @@ fn settle_object(object: &mut Map<String, Value>) {
     for (keyword, nested) in object.iter_mut() {
         match (keyword.as_str(), nested) {
             ("properties", Value::Object(properties)) => {
-                properties.values_mut().filter_map(Value::as_object_mut).for_each(settle_object);
+                properties.values_mut().filter_map(Value::as_object_mut).for_each(conform_object);
             }
-            ("items" | "additionalProperties", Value::Object(inner)) => settle_object(inner),
+            ("items" | "additionalProperties", Value::Object(inner)) => conform_object(inner),
             _ => {}
         }
     }

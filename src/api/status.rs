@@ -1,8 +1,11 @@
 //! The status of a `LeaderGroup`.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{ConditionType, HumanDuration, Reason, schema};
 
@@ -75,9 +78,9 @@ impl Default for LeaderGroupStatus {
     }
 }
 
-/// Puts the default of the status into its schema. Without it, tools take a new object for one that is already settled.
+/// Puts the default of the status into its schema. Without it, tools take a new object for one that is up to date.
 fn with_default(schema: &mut Schema) {
-    schema::settle(schema);
+    schema::conform(schema);
     let default = serde_json::to_value(LeaderGroupStatus::default())
         .expect("a status serialises: its map keys are strings and its numbers finite");
     schema.insert("default".to_owned(), default);
@@ -146,6 +149,11 @@ pub struct Declaration {
     /// so that a request is carried out once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switchover: Option<String>,
+    /// Fields that a newer version has added. Terms of this version keep them: a compare-and-set compares the whole
+    /// declaration, so one that was read without them could never be replaced.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub unknown: BTreeMap<String, Value>,
 }
 
 /// The result of the last request for a switchover.

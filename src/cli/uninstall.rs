@@ -2,7 +2,7 @@
 //!
 //! A group carries the operator's finalizer. Without an operator that removes it, the group, its namespace and the
 //! custom resource definition could never be deleted. So this command first stops the operator, because a running one
-//! would add the finalizer again. Then it settles the labels and removes the finalizers. It can be repeated at any
+//! would add the finalizer again. Then it clears the labels and removes the finalizers. It can be repeated at any
 //! point.
 
 use std::time::Duration;

@@ -111,6 +111,7 @@ impl Group {
             holder: Some(change.holder.clone()),
             strip,
             switchover: self.fulfilled(&change.holder),
+            unknown: declared.unknown.clone(),
         };
         // This version was read before the declaration. A write bound to it cannot arrive late, because a replica
         // that declares a larger token writes to this pod before it promotes another one.

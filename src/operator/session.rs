@@ -22,7 +22,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Hints that arrive within this time are answered by one heartbeat: each makes the controller look at all groups, and
 /// a replica that gives up many groups sends a hint for each.
-const SETTLE: Duration = Duration::from_millis(5);
+const GATHER: Duration = Duration::from_millis(5);
 /// The most hints that are answered by one heartbeat.
 const MOST_HINTS: usize = 1_000;
 
@@ -160,7 +160,7 @@ impl Keeper {
                         self.pass_on(message).await;
                         continue;
                     }
-                    sleep(SETTLE).await;
+                    sleep(GATHER).await;
                     for hint in waiting(&mut hints) {
                         if let Some(message) = yielded.note(hint) {
                             self.pass_on(message).await;

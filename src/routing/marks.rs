@@ -89,7 +89,7 @@ impl GroupRef {
     pub(super) fn patch(&self, pod: &PodRef, version: Option<&str>, marking: Marking<'_>) -> Value {
         let Marks { label, active, standby } = &self.marks;
         let stamp = |token| self.stamp(token).to_string();
-        let settled = |stamp: Option<String>| json!({ STAMP_ANNOTATION: stamp, FENCING_ANNOTATION: null, DELETION_COST_ANNOTATION: null });
+        let inactive = |stamp: Option<String>| json!({ STAMP_ANNOTATION: stamp, FENCING_ANNOTATION: null, DELETION_COST_ANNOTATION: null });
         let (labels, annotations) = match marking {
             Marking::Active { token, key } => {
                 let annotations = json!({
@@ -99,8 +99,8 @@ impl GroupRef {
                 });
                 (json!({ label: active }), annotations)
             }
-            Marking::Standby { token } => (json!({ label: standby }), settled(Some(stamp(token)))),
-            Marking::Bare => (json!({ label: null }), settled(None)),
+            Marking::Standby { token } => (json!({ label: standby }), inactive(Some(stamp(token)))),
+            Marking::Bare => (json!({ label: null }), inactive(None)),
             Marking::Unstamped => (json!({}), json!({ STAMP_ANNOTATION: null })),
         };
         let mut metadata = json!({ "uid": pod.uid, "labels": labels, "annotations": annotations });

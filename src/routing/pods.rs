@@ -86,7 +86,7 @@ enum Found {
     /// The version that the write is to be bound to.
     Version(String),
     /// There is nothing to write.
-    Settled(Written),
+    Nothing(Written),
 }
 
 impl Router {
@@ -170,7 +170,7 @@ impl Router {
                 Some(version) => version,
                 None => match self.read_to_demote(group, token, &at.pod, active).await? {
                     Found::Version(version) => version,
-                    Found::Settled(settled) => return Ok(settled),
+                    Found::Nothing(why) => return Ok(why),
                 },
             };
             if let Some(now) = self.write(group, &at.pod, &version, Marking::Standby { token }).await? {
@@ -189,24 +189,24 @@ impl Router {
         pod: &PodRef,
         active: Active,
     ) -> Result<Found, RoutingError> {
-        let Some(found) = self.pod(group, pod).await? else { return Ok(Found::Settled(Written::Gone)) };
+        let Some(found) = self.pod(group, pod).await? else { return Ok(Found::Nothing(Written::Gone)) };
         let role = group.marks.role(&found);
         let stamped = stamp_of(&found).filter(|stamp| stamp.group == group.uid).map(|stamp| stamp.token);
-        let settled = stamped == Some(token)
+        let is_standby = stamped == Some(token)
             && role == Role::Standby
             && !found.annotations().contains_key(FENCING_ANNOTATION);
-        if settled || (active == Active::Leave && role == Role::Active) {
-            return Ok(Found::Settled(Written::Already(Box::new(found))));
+        if is_standby || (active == Active::Leave && role == Role::Active) {
+            return Ok(Found::Nothing(Written::Already(Box::new(found))));
         }
         if active == Active::Strip
-            && let Some(settled) = self.of_another(group, &found).await?
+            && let Some(why) = self.of_another(group, &found).await?
         {
-            return Ok(Found::Settled(settled));
+            return Ok(Found::Nothing(why));
         }
         // The stamp is larger than our token. Either a later term was declared and this decision is out of date, or the
         // operator did not write the stamp, and it is corrected.
         if stamped.is_some_and(|stamped| stamped > token) && self.declared_above(group, token).await? {
-            return Ok(Found::Settled(Written::Outdated));
+            return Ok(Found::Nothing(Written::Outdated));
         }
         Ok(Found::Version(found.resource_version().unwrap_or_default()))
     }
@@ -318,7 +318,7 @@ impl Router {
         }
     }
 
-    /// Settles the labels of a deleted group: removes the stamp, and the role label and the fencing token unless they
+    /// Clears the labels of a deleted group: removes the stamp, and the role label and the fencing token unless they
     /// are kept. Pods that another group has stamped since are left unchanged. All pods are tried, even if some fail.
     /// The error is a refusal only if all errors are refusals.
     pub async fn clear(

@@ -105,6 +105,23 @@ async fn the_finalizer_comes_and_goes_among_others() {
 }
 
 #[tokio::test]
+async fn a_declaration_with_a_field_of_a_newer_version_is_replaced_and_keeps_it() {
+    let server = ApiServer::start(&[]).await;
+    let stage = Stage::on(&server, "newer").await;
+    let a = stage.pod("a").await;
+    stage.declare(1, &a).await;
+    server.take_validation_off().await;
+    let lease = json!({ "boot": "b1", "seconds": 10 });
+    let newer = kube::api::Patch::Merge(json!({ "status": { "declaration": { "lease": lease } } }));
+    stage.sighted().patch_status("orders", &kube::api::PatchParams::default(), &newer).await.unwrap();
+    let read = stage.declared().await;
+    let next = Declaration { unknown: read.unknown.clone(), ..term(2, &a, &[]) };
+    assert_eq!(stage.router.declare(&stage.group, &read, &next).await.unwrap(), Declared::Done);
+    let stored = serde_json::to_value(stage.declared().await).unwrap();
+    assert_eq!((&stored["token"], &stored["lease"]), (&json!(2), &lease));
+}
+
+#[tokio::test]
 async fn nothing_is_decided_on_a_group_that_cannot_be_read() {
     let server = ApiServer::start(&[]).await;
     let stage = Stage::on(&server, "unreadable").await;

@@ -154,5 +154,11 @@ pub fn unseen(pods: &[PodRef]) -> Vec<PodAt> {
 
 pub fn term(token: i64, holder: &PodRef, strip: &[PodRef]) -> Declaration {
     let grant = Some(uuid::Uuid::new_v4().to_string());
-    Declaration { token, grant, holder: Some(holder.clone()), strip: strip.to_vec(), switchover: None }
+    Declaration {
+        token,
+        grant,
+        holder: Some(holder.clone()),
+        strip: strip.to_vec(),
+        ..Declaration::default()
+    }
 }

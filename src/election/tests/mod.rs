@@ -49,7 +49,8 @@ fn member(name: &str, role: Role, standing: Standing) -> Member {
 
 fn declaration(token: i64, holder: Option<&str>, strip: &[&str]) -> Declaration {
     let strip = strip.iter().copied().map(pod).collect();
-    Declaration { token, grant: Some(GRANT.to_string()), holder: holder.map(pod), strip, switchover: None }
+    let (grant, holder) = (Some(GRANT.to_string()), holder.map(pod));
+    Declaration { token, grant, holder, strip, ..Declaration::default() }
 }
 
 fn row(token: i64, holder: Option<&str>, confirmed: bool) -> Row {

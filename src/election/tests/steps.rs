@@ -1,5 +1,7 @@
 //! The five steps of a change, and what follows if one of them fails.
 
+use std::collections::BTreeMap;
+
 use super::*;
 
 #[test]
@@ -12,7 +14,7 @@ fn a_change_goes_through_five_steps_in_this_order() {
         grant: Some(id.to_string()),
         holder: Some(pod("b")),
         strip: vec![pod("a")],
-        switchover: None,
+        ..Declaration::default()
     };
     assert_eq!(case.effect(), Effect::Declare { previous: declaration(5, Some("a"), &[]), next });
     case.answer(Outcome::Declared);
@@ -26,6 +28,16 @@ fn a_change_goes_through_five_steps_in_this_order() {
     assert!(matches!(&case.asked[0].1, Effect::Finished(finished)
         if finished.token == 6 && finished.from == Some(pod("a")) && finished.to == Some(pod("b"))));
     assert_eq!(case.group.holder(), Some(&pod("b")));
+}
+
+#[test]
+fn a_term_keeps_what_a_newer_version_has_declared() {
+    let unknown = BTreeMap::from([("lease".to_owned(), "b1".into())]);
+    let declared = Declaration { unknown: unknown.clone(), ..declaration(5, Some("a"), &[]) };
+    let mut case = Case::stable(World { declared, ..with(Standing::Silent) });
+    case.grant();
+    case.answer(Outcome::Granted { token: 6 });
+    assert!(matches!(case.effect(), Effect::Declare { next, .. } if next.unknown == unknown));
 }
 
 #[test]

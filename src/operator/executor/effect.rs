@@ -24,7 +24,7 @@ use leadergroup_lock::{
 
 /// The pause between the last strip and the promotion, if Services select the role label. It lets the EndpointSlice
 /// controller see the one before the other; otherwise it finds its cache out of date and waits for a second.
-const SETTLE: Duration = Duration::from_millis(5);
+const SLICES_FOLLOW: Duration = Duration::from_millis(5);
 
 /// One effect to carry out.
 #[derive(Debug)]
@@ -154,7 +154,7 @@ impl Call<'_> {
                 Stripped::Done(pods, changed) => {
                     (learned.pods, learned.stripped) = (pods, changed);
                     if changed && self.record.object.spec.routing.endpoints == Endpoints::Selector {
-                        sleep(SETTLE).await;
+                        sleep(SLICES_FOLLOW).await;
                     }
                     Outcome::Stripped
                 }

@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 fn term(token: i64, holder: &PodRef) -> Declaration {
     let grant = Some(format!("00000000-0000-4000-8000-{token:012}"));
-    Declaration { token, grant, holder: Some(holder.clone()), strip: Vec::new(), switchover: None }
+    Declaration { token, grant, holder: Some(holder.clone()), ..Declaration::default() }
 }
 
 async fn at(router: &Router, group: &GroupRef, pod: &PodRef) -> PodAt {

@@ -8,9 +8,9 @@
 //! Active pods that certainly fail have deadlines (I6), where nothing else disturbs the failover before it is due
 //! ([`Due`]). The run says how many there were, and a run of an hour without any fails.
 //!
-//! Clients on all nodes call and write to the groups `g0` and `g1`. After each pair they reach the active pod from every
-//! node, and its writes to both books succeed. The books are judged until the database loses commits, which happens
-//! only in the last quarter of a run.
+//! Clients on all nodes call and write to the groups `g0` and `g1`. After each pair they reach the active pod from
+//! every node, and its writes to both books succeed. The books are judged until the database loses commits, which
+//! happens only in the last quarter of a run.
 //!
 //! `LEADERGROUP_FAULTS_SEED`, `_MINUTES` and `_GROUPS` choose the sequence, how long it runs, and the number of groups.
 //! The seed is printed. The same seed gives the same sequence of faults, not the same timing.
