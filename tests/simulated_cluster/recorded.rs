@@ -28,6 +28,7 @@ pub fn history(api: &ApiServer, terms: Vec<Term>, cluster: &str, start: Instant)
         complete_to: i64::try_from(store.revision()).expect("few enough revisions"),
         terms: Some(terms),
         one_clock: false,
+        clock_set: Vec::new(),
         faults: None,
         deadlines: Vec::new(),
     }
