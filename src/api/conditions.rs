@@ -23,90 +23,123 @@ pub enum ConditionType {
     Stalled,
 }
 
-/// The reason of a condition or of a change of holder. Each is one CamelCase word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Reason {
+/// What a change of holder means for the former holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It works.
+    Planned,
+    /// It did not work, although it had not ended for good.
+    Failure,
+    /// It has ended for good.
+    End,
+    /// There was none, or it keeps the role, or it is not known why the change was begun.
+    Other,
+}
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])+ $reason:ident: $cause:expr,)+) => {
+        /// The reason of a condition or of a change of holder. Each is one CamelCase word.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Reason {
+            $($(#[$doc])+ $reason),+
+        }
+
+        impl Reason {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$reason),+];
+
+            /// What a change of holder for this reason means; `None` if holders do not change for it.
+            pub const fn cause(self) -> Option<Cause> {
+                match self {
+                    $(Self::$reason => $cause),+
+                }
+            }
+        }
+    };
+}
+
+reasons! {
     /// Nothing is wrong.
-    AsExpected,
+    AsExpected: None,
     /// A pod is active, and nothing is wrong.
-    Active,
+    Active: None,
     /// The operator has not seen the group yet.
-    Pending,
+    Pending: None,
     /// The first holder of the group, or the first after there was none.
-    FirstHolder,
+    FirstHolder: Some(Cause::Other),
     /// The pod was deleted, drained or evicted.
-    PodDeleted,
+    PodDeleted: Some(Cause::End),
     /// The pod finished: phase Failed or Succeeded.
-    PodFinished,
+    PodFinished: Some(Cause::End),
     /// The pod is being evicted or pre-empted.
-    DisruptionTarget,
+    DisruptionTarget: Some(Cause::End),
     /// A container of the pod ended.
-    ContainerTerminated,
+    ContainerTerminated: Some(Cause::Failure),
     /// A container of the pod ended and was restarted.
-    ContainerRestarted,
+    ContainerRestarted: Some(Cause::Failure),
     /// The kubelet reports that the pod is not ready.
-    PodNotReady,
+    PodNotReady: Some(Cause::Failure),
     /// The pod refused its probes or the connections to it.
-    ProbeRefused,
+    ProbeRefused: Some(Cause::Failure),
     /// The pod did not answer for the lock's ttl.
-    Silent,
+    Silent: Some(Cause::Failure),
     /// A user requested the change.
-    Switchover,
+    Switchover: Some(Cause::Planned),
     /// The pod's node is cordoned, or about to be removed by an autoscaler.
-    NodeCordoned,
+    NodeCordoned: Some(Cause::Planned),
     /// A rollout is about to delete the pod.
-    Rollout,
+    Rollout: Some(Cause::Planned),
     /// A pod of a higher priority could be active again.
-    Failback,
+    Failback: Some(Cause::Planned),
     /// A change that was interrupted by a fault was completed, and why it was begun is not known; or a change was given
     /// up, and the active pod keeps the role.
-    Resumed,
+    Resumed: Some(Cause::Other),
     /// The database lost commits; the active pod keeps its role under a larger token.
-    LostCommits,
+    LostCommits: Some(Cause::Other),
     /// The role label or the stamp was removed from the active pod; the operator restored it under a larger token.
-    LabelLost,
+    LabelLost: Some(Cause::Other),
     /// The selector matches no pod.
-    NoPods,
+    NoPods: None,
     /// The selector matches pods, but none of them can be active.
-    NoEligiblePod,
+    NoEligiblePod: None,
     /// The pods have no probe that can be run from outside.
-    NoProbe,
+    NoProbe: None,
     /// The pods are probed by TCP connections, which do not detect a hang.
-    TcpOnly,
+    TcpOnly: None,
     /// The probe of a pod cannot be carried out.
-    ProbeUnusable,
+    ProbeUnusable: None,
     /// The operator itself is hindered from probing the pods.
-    CannotProbe,
+    CannotProbe: None,
     /// A change of holder is in progress.
-    Changing,
+    Changing: None,
     /// Only one pod can be active.
-    NoStandby,
+    NoStandby: None,
     /// A pod is also selected by another, older group.
-    SelectedByOtherGroup,
+    SelectedByOtherGroup: None,
     /// The lock's row belongs to another group.
-    KeyInUse,
+    KeyInUse: None,
     /// The group may not take the lock key that its spec names.
-    KeyNotAllowed,
+    KeyNotAllowed: None,
     /// The database cannot be reached or used.
-    LockStoreUnavailable,
+    LockStoreUnavailable: None,
     /// The operator cannot watch the pods.
-    WatchFailed,
+    WatchFailed: None,
     /// The group is paused.
-    Paused,
+    Paused: None,
     /// The spec contradicts itself.
-    InvalidSpec,
+    InvalidSpec: None,
     /// A write to the API server was refused.
-    WriteRefused,
+    WriteRefused: None,
     /// The operator is to manage endpoints, and was not set up for it.
-    EndpointsNotManaged,
+    EndpointsNotManaged: None,
     /// No Service has the label that names the group.
-    NoService,
+    NoService: None,
     /// The endpoints of a Service cannot be managed as it is.
-    ServiceUnusable,
+    ServiceUnusable: None,
     /// The pods' owner selects by the role label, so it would orphan the active pod.
-    RoleLabelInOwnerSelector,
+    RoleLabelInOwnerSelector: None,
     /// The template of the pods sets the role label, so each new pod comes with a role that nobody gave it.
-    RoleLabelInTemplate,
+    RoleLabelInTemplate: None,
 }
 
 impl fmt::Display for ConditionType {
@@ -116,46 +149,24 @@ impl fmt::Display for ConditionType {
 }
 
 impl Reason {
-    /// The reasons for which holders change. The lock's row keeps them as text.
-    pub const OF_CHANGES: [Self; 16] = [
-        Self::FirstHolder,
-        Self::PodDeleted,
-        Self::PodFinished,
-        Self::DisruptionTarget,
-        Self::ContainerTerminated,
-        Self::ContainerRestarted,
-        Self::PodNotReady,
-        Self::ProbeRefused,
-        Self::Silent,
-        Self::Resumed,
-        Self::LostCommits,
-        Self::LabelLost,
-        Self::Switchover,
-        Self::NodeCordoned,
-        Self::Rollout,
-        Self::Failback,
-    ];
-
     /// Whether a change for this reason is planned: the former holder works.
     pub fn is_planned(self) -> bool {
-        matches!(self, Self::Switchover | Self::NodeCordoned | Self::Rollout | Self::Failback)
+        self.cause() == Some(Cause::Planned)
     }
 
     /// Whether a change for this reason means that the former holder did not work, although it had not ended for good.
     pub fn is_failure(self) -> bool {
-        matches!(
-            self,
-            Self::ContainerTerminated
-                | Self::ContainerRestarted
-                | Self::PodNotReady
-                | Self::ProbeRefused
-                | Self::Silent
-        )
+        self.cause() == Some(Cause::Failure)
     }
 
-    /// The reason of a change of holder that reads so.
+    /// Whether a change for this reason means that the former holder has ended for good.
+    pub fn is_end(self) -> bool {
+        self.cause() == Some(Cause::End)
+    }
+
+    /// The reason of a change of holder that reads so. The lock's row keeps it as text.
     pub fn of_change(text: &str) -> Option<Self> {
-        Self::OF_CHANGES.into_iter().find(|reason| reason.to_string() == text)
+        Self::ALL.iter().copied().find(|reason| reason.cause().is_some() && reason.to_string() == text)
     }
 }
 
@@ -171,8 +182,9 @@ mod tests {
 
     #[test]
     fn the_reason_of_a_change_is_read_as_it_was_written() {
-        for reason in Reason::OF_CHANGES {
-            assert_eq!(Reason::of_change(&reason.to_string()), Some(reason));
+        for reason in Reason::ALL.iter().copied() {
+            let read = Reason::of_change(&reason.to_string());
+            assert_eq!(read, reason.cause().map(|_| reason));
         }
         for other in ["", "silent", "NoPods", "reassigned by hand (by me)"] {
             assert_eq!(Reason::of_change(other), None, "{other}");

@@ -16,7 +16,7 @@ mod status;
 mod syntax;
 mod validation;
 
-pub use conditions::{ConditionType, Reason};
+pub use conditions::{Cause, ConditionType, Reason};
 pub use duration::{HumanDuration, ParseDurationError};
 pub use labels::{
     ACTIVE_DELETION_COST, ACTIVE_VALUE, DELETION_COST_ANNOTATION, FENCING_ANNOTATION, FIELD_MANAGER,

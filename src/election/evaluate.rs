@@ -244,7 +244,7 @@ impl Group {
     ) -> Phase {
         // An unfinished term is already in the middle of a change, which pause and delay do not stop.
         let held = self.world.obstacle.is_some()
-            || (self.known.is_finished() && !self.may_replace(against.is_some_and(is_end), now));
+            || (self.known.is_finished() && !self.may_replace(against.is_some_and(Reason::is_end), now));
         match (against, self.successor(Some(holder))) {
             (None, Some(successor))
                 if certain && !held && (self.known.is_finished() || !self.is_fit(holder)) =>
@@ -281,9 +281,4 @@ impl Group {
         );
         Phase::Stable
     }
-}
-
-/// Whether the reason means that the pod has ended for good.
-fn is_end(reason: Reason) -> bool {
-    matches!(reason, Reason::PodDeleted | Reason::PodFinished | Reason::DisruptionTarget)
 }
