@@ -68,7 +68,7 @@ impl Group {
         self.calls.failures = 0;
         match change.reason {
             Reason::Switchover => self.last_request.grants += 1,
-            Reason::NodeCordoned | Reason::Rollout | Reason::Failback => {
+            reason if reason.is_planned() => {
                 (self.pacing.moves, self.delays.preferred) = (now + MOVE_PAUSE, None);
             }
             _ => {}
