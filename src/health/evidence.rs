@@ -147,6 +147,16 @@ impl PodEvidence {
         self.probes.hindrance(&self.thresholds, now)
     }
 
+    /// Whether Kubernetes has reported for one ttl that the pod is ready, and nothing else against it.
+    pub fn was_ready_for_the_ttl(&self, now: Duration) -> bool {
+        self.word.as_ref().is_some_and(|word| {
+            word.readiness == Readiness::Ready
+                && word.ended.is_none()
+                && !word.container_down
+                && now >= word.since + self.thresholds.ttl
+        })
+    }
+
     /// Whether other replicas are to be asked now whether they hear the pod: half of the ttl before it counts as
     /// silent, and again whenever as much time has passed. An answer counts until the answer to the next question.
     pub fn asks_others(&mut self, now: Duration) -> bool {

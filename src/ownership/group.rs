@@ -17,10 +17,11 @@ use super::{
 /// free.
 const RECLAIM: Duration = Duration::from_secs(5);
 /// The pause before a group is given to the replica that it falls to, after it came back because that one did not claim
-/// it, or moved because a replica did not hear its holder.
+/// it, or moved because a replica did not hear its holder. Also the least time until a replica gives a group away again
+/// because it does not hear candidates: the others may not hear them either.
 const MOVED_PAUSE: Duration = Duration::from_mins(5);
 /// The least time between two hand-overs of a group. Without it, a group would move back and forth if each of two
-/// replicas hears the holder only some of the time. An owner that reaches no other node does not wait: the holder may
+/// replicas hears the holder only some of the time. An owner that cannot judge the holder does not wait: the holder may
 /// have ended, and only another replica can replace it.
 const HAND_OVER_PAUSE: Duration = Duration::from_mins(1);
 
@@ -144,6 +145,8 @@ pub struct Group {
     offered_until: Duration,
     /// When this replica last gave the group away because of its holder, or took it because it hears the holder.
     moved_at: Option<Duration>,
+    /// When it last did so because it did not hear candidates.
+    missed_at: Option<Duration>,
     /// When this replica last took the group back because the replica that it falls to did not claim it.
     returned_at: Option<Duration>,
 }
@@ -154,6 +157,7 @@ impl Default for Group {
             phase: Phase::Unowned { vacancy: Vacancy::default(), ours_before: false },
             offered_until: Duration::ZERO,
             moved_at: None,
+            missed_at: None,
             returned_at: None,
         }
     }
@@ -252,7 +256,7 @@ impl Group {
                 Some(Effect::Give(Why::Undecodable))
             }
             (Event::NotGiven, _) => {
-                self.moved_at = None;
+                (self.moved_at, self.missed_at) = (None, None);
                 None
             }
             (Event::Unheard { pod, blind }, _) => {
@@ -334,23 +338,26 @@ impl Group {
     fn beat(&mut self, seen: Inside<'_>, replica: Replica<'_>, now: Duration) -> Option<Effect> {
         let (own, sessions) = (replica.may_act()?, replica.sessions);
         let over = |at: Option<Duration>, pause| at.is_none_or(|at| now >= at + pause);
-        let has_rested = over(self.moved_at, HAND_OVER_PAUSE);
         // A replica that can open no connection neither hears the holder nor reaches the API server.
         let reported = seen.reported || seen.unreportable;
-        let hands_over = seen.heard_elsewhere && reported && (has_rested || seen.blind);
+        let has_rested = over(self.moved_at, HAND_OVER_PAUSE);
+        let hands_over = seen.heard_elsewhere && seen.works && reported && (has_rested || seen.blind);
         if hands_over && seen.room.has(Why::HeardElsewhere) {
             return Some(self.move_away(Why::HeardElsewhere, now + RECLAIM, now));
         }
         // Only another replica can find a holder. If no other one takes the group, this one claims it again. Others
         // claim a group that does not fall to them after half of the ttl.
         let has_others = || sessions.working().nth(1).is_some();
-        let gives_up = !seen.has_holder && seen.judges_none && has_rested && has_others();
-        if gives_up && seen.room.has(Why::JudgesNone) {
-            return Some(self.move_away(Why::JudgesNone, now + replica.ttl, now));
+        let gives_up =
+            !seen.works && seen.misses_candidates && over(self.missed_at, MOVED_PAUSE) && has_others();
+        if gives_up && seen.room.has(Why::MissesCandidates) {
+            self.missed_at = Some(now);
+            return Some(self.move_away(Why::MissesCandidates, now + replica.ttl, now));
         }
         // By one ttl after a change of holder the other replicas have seen it, and what failed. One that was lost
         // together with the former holder is no longer taken for a living one.
         let may_move = seen.reported
+            && (seen.works || !seen.has_holder)
             && now >= seen.held_since + replica.ttl
             && over(self.moved_at.max(self.returned_at), MOVED_PAUSE);
         let falls_to_other =

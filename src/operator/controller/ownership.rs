@@ -71,7 +71,7 @@ impl Controller {
         let others = self.groups.values().filter(|group| !group.is_owned());
         others.for_each(|group| self.unclaimed.add(&group.record().key, &group.record().name));
         let given = self.away(now);
-        for why in [Why::HeardElsewhere, Why::JudgesNone, Why::FallsElsewhere] {
+        for why in [Why::HeardElsewhere, Why::MissesCandidates, Why::FallsElsewhere] {
             let given: Given = given.iter().filter(|(_, _, reason)| *reason == why).cloned().collect();
             let Some((first, ..)) = given.first() else { continue };
             announce(why, given.len(), first);
@@ -302,18 +302,18 @@ impl Controller {
 /// What matters of a group at rest.
 fn inside<'a>(group: &Group, key: &'a Key, index: &'a Index, room: Room, now: Duration) -> Inside<'a> {
     let (election, name) = (group.election(), &group.record().name);
-    let has_holder = election.holder().is_some();
     let heard_elsewhere = election.is_heard_elsewhere();
     Inside {
         key,
         holder_node: index.holder_node(name),
-        has_holder,
+        has_holder: election.holder().is_some(),
+        works: election.has_healthy_active(),
         held_since: group.held_since,
         reported: group.is_reported(),
         unreportable: group.report.trouble.is_some(),
         heard_elsewhere,
         blind: heard_elsewhere && index.is_blind_to_holder(name, now),
-        judges_none: !has_holder && index.judges_no_pod(name, now),
+        misses_candidates: !group.record().object.spec.paused && index.misses_candidates(name, now),
         room,
     }
 }
@@ -327,25 +327,24 @@ fn announce(why: Why, groups: usize, first: &GroupName) {
             "another replica hears active pods that this one does not hear: giving their groups to it. Check the network \
              between the nodes, and NetworkPolicies"
         ),
-        Why::JudgesNone => tracing::warn!(
+        Why::MissesCandidates => tracing::warn!(
             groups,
             group = %first,
-            "this replica can probe none of the pods of groups without an active pod: giving the groups to other replicas. \
-             The condition Probed says why"
+            "pods are ready according to Kubernetes, and this replica does not hear them: giving groups without a working \
+             active pod to other replicas. Check the network between the nodes, NetworkPolicies, and the condition Probed"
         ),
         Why::Undecodable => {}
     }
 }
 
 impl Group {
-    /// Whether this replica owns the group, nothing is under way and nothing is wrong, so that another replica can
+    /// Whether this replica owns the group, nothing is under way and no call has failed, so that another replica can
     /// continue as well as this one.
     fn is_at_rest(&self) -> bool {
         let election = self.election();
         self.is_owned()
             && *election.phase() == election::Phase::Stable
             && !election.busy()
-            && (election.holder().is_none() || election.has_healthy_active())
             && !self.record().is_deleting()
             && self.trouble.is_none()
     }

@@ -51,7 +51,7 @@ pub(super) use request::{Event, Notice, Request};
 use super::object::GroupName;
 use crate::{
     api::{Endpoints, HoldConnection},
-    election::World,
+    election::{Standing, World},
     health::{NodeLeases, Reach, Target},
     ownership::{Probing, Sessions},
 };
@@ -208,18 +208,19 @@ impl Index {
         Some(node).filter(|node| !node.is_empty())
     }
 
-    /// Whether the declared holder is on another node, and this replica reaches no pod on any: it cannot judge it.
+    /// Whether this replica cannot judge the declared holder, for reasons of its own.
     pub(super) fn is_blind_to_holder(&self, name: &GroupName, now: Duration) -> bool {
-        self.holder_node(name).is_some_and(|node| self.reach.cuts_off(node, now))
+        let Some(group) = self.groups.get(name) else { return false };
+        let holder = group.declared_holder().and_then(|uid| group.pods.get(uid));
+        holder.is_some_and(|pod| pod.hindrance().is_some() || self.reach.cuts_off(pod.node(), now))
     }
 
-    /// Whether this replica can judge none of the group's pods, for reasons of its own.
-    pub(super) fn judges_no_pod(&self, name: &GroupName, now: Duration) -> bool {
-        let pods = self.groups.get(name).into_iter().flat_map(|group| group.pods.values());
-        let mut probed = pods.filter(|pod| pod.facts().target().is_some()).peekable();
-        let cannot =
-            |pod: &pod::TrackedPod| pod.hindrance().is_some() || self.reach.cuts_off(pod.node(), now);
-        probed.peek().is_some() && probed.all(|pod| cannot(pod))
+    /// Whether no pod of the group is eligible, and one that is not the declared holder may be so for another replica.
+    pub(super) fn misses_candidates(&self, name: &GroupName, now: Duration) -> bool {
+        let Some(group) = self.groups.get(name) else { return false };
+        let holder = group.declared_holder();
+        !group.pods.values().any(|pod| pod.member().standing == Standing::Eligible)
+            && group.pods.iter().any(|(uid, pod)| holder != Some(&**uid) && pod.is_missed(now))
     }
 
     pub(super) fn sessions(&self) -> &Sessions {

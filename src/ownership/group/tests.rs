@@ -93,7 +93,8 @@ fn at_rest(key: &Key) -> Inside<'_> {
         unreportable: false,
         heard_elsewhere: false,
         blind: false,
-        judges_none: false,
+        works: true,
+        misses_candidates: false,
         room,
     }
 }
@@ -307,7 +308,7 @@ fn events(key: &Key, own: SessionId, other: SessionId) -> Vec<(&'static str, Eve
     for deaf in [false, true] {
         all.push(("Turn", Event::Turn(Outside { key, holder_node: None, deaf })));
     }
-    for bits in 0..64_u8 {
+    for bits in 0..128_u8 {
         let bit = |at: u8| bits & (1 << at) != 0;
         let inside = Inside {
             has_holder: bit(0),
@@ -315,7 +316,8 @@ fn events(key: &Key, own: SessionId, other: SessionId) -> Vec<(&'static str, Eve
             unreportable: bit(2),
             heard_elsewhere: bit(3),
             blind: bit(4),
-            judges_none: bit(5),
+            works: bit(5),
+            misses_candidates: bit(6),
             ..at_rest(key)
         };
         all.push(("Beat", Event::Beat(inside)));
@@ -411,19 +413,21 @@ fn only_so_many_groups_are_given_away_at_a_heartbeat() {
         assert!(room.has(Why::HeardElsewhere));
         room.take(Why::HeardElsewhere);
     }
-    assert!(!room.has(Why::HeardElsewhere) && room.has(Why::JudgesNone) && room.has(Why::FallsElsewhere));
+    assert!(
+        !room.has(Why::HeardElsewhere) && room.has(Why::MissesCandidates) && room.has(Why::FallsElsewhere)
+    );
 }
 
 #[test]
-fn a_group_without_a_holder_is_given_away_if_none_of_its_pods_can_be_judged_here() {
+fn a_group_without_a_working_holder_is_given_away_if_ready_pods_are_not_heard_here() {
     let (alone, two) = ([SessionId::new()], [SessionId::new(), SessionId::new()]);
     let (key, (own, others)) = (key(), chosen(&two));
     let two = sessions(&[own, others[0]]);
-    let gives = |of: &Sessions, has_holder, judges_none| {
-        let seen = Inside { has_holder, judges_none, ..at_rest(&key) };
+    let gives = |of: &Sessions, works, misses_candidates| {
+        let seen = Inside { has_holder: works, works, misses_candidates, ..at_rest(&key) };
         Group::ours().step(Event::Beat(seen), replica(of), s(1_000))
     };
-    assert!(matches!(gives(&two, false, true), Some(Effect::Give(Why::JudgesNone))));
+    assert!(matches!(gives(&two, false, true), Some(Effect::Give(Why::MissesCandidates))));
     assert_eq!(gives(&two, true, true), None, "the holder stays what it is");
     assert_eq!(gives(&two, false, false), None, "this replica can find a holder");
     assert_eq!(gives(&sessions(&alone), false, true), None, "no other replica could take it");

@@ -46,6 +46,36 @@ fn a_proof_that_grows_old_makes_the_group_dirty_when_its_time_has_come() {
 }
 
 #[test]
+fn a_ready_pod_that_this_replica_does_not_hear_may_be_a_candidate_of_another_one() {
+    let mut case = Case::web();
+    let mut object = case.object("web", "g1", "web", 0);
+    object["status"] = json!({ "declaration": { "token": 1, "holder": { "name": "a", "uid": "a" } } });
+    case.watch(object);
+    let misses = |case: &mut Case| {
+        case.seen("web");
+        case.index.misses_candidates(&name("web"), case.now)
+    };
+    assert!(!misses(&mut case), "it may be heard in a moment");
+    case.now += TTL;
+    assert!(misses(&mut case));
+    case.probe("b", ProbeOutcome::Success);
+    assert!(!misses(&mut case), "it is a candidate here");
+    case.now += TTL * 2;
+    assert!(misses(&mut case), "the proof is old");
+    for _ in 0..9 {
+        case.now += s(1);
+        case.probe("b", ProbeOutcome::Refused(ProbeFailure::ConnectionRefused));
+    }
+    assert!(!misses(&mut case), "it was heard, and does not work");
+    case.now += TTL;
+    let mut unready = case.manifest("b", "web", &json!({}));
+    unready.status.as_mut().expect("a status").conditions = None;
+    case.apply(Event::Pod(None, watcher::Event::Apply(unready)));
+    case.now += TTL;
+    assert!(!misses(&mut case), "it is not ready, and the holder does not count");
+}
+
+#[test]
 fn the_targets_are_the_pods_that_can_be_probed() {
     let mut case = Case::web();
     let targets = |case: &Case, probing| -> Vec<bool> {
