@@ -113,7 +113,7 @@ impl Group {
     }
 
     /// Whether the election is at work: this replica became the owner, and no outcome has shown since that another one
-    /// is, or that the group is gone. The labels of a deleted group may be settled without an owner.
+    /// is, or that the group is gone. The labels of a deleted group may be cleared without an owner.
     pub fn is_at_work(&self) -> bool {
         self.phase.is_at_work()
     }

@@ -39,13 +39,13 @@ impl Batches {
     pub fn room(&self, unanswered: bool, replica: Replica<'_>, now: Duration) -> Room {
         let Replica { sessions, ttl, .. } = replica;
         let rested = |since: Duration| now >= since + ttl;
-        let settled = sessions.answers_since().is_some_and(rested) && rested(sessions.living_since());
+        let steady = sessions.answers_since().is_some_and(rested) && rested(sessions.living_since());
         let next = match self.given_at {
             None => true,
             Some(at) if unanswered && now < at + ttl => false,
             Some(at) => self.taken || at < sessions.living_since() || now >= at + UNTAKEN_PAUSE,
         };
-        Room::for_each_reason([if settled && next { MOST_AT_ONCE } else { 0 }, MOST_AT_ONCE, MOST_AT_ONCE])
+        Room::for_each_reason([if steady && next { MOST_AT_ONCE } else { 0 }, MOST_AT_ONCE, MOST_AT_ONCE])
     }
 }
 

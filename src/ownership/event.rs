@@ -108,7 +108,7 @@ pub enum Answer {
     /// The answer of the lock.
     Lock(Box<Claimed>),
     /// The answer of the lock, which is final only once it is known whether the group still exists.
-    Unsettled(Box<Claimed>),
+    Provisional(Box<Claimed>),
     /// The group is being deleted, and the lock has no row of it any more.
     Buried,
     /// The lock has no row of the group, which may not take its key, for this reason.
@@ -128,7 +128,7 @@ pub enum Effect {
     /// Claim it. -> [`Event::Answered`]
     Claim,
     /// Find out whether it exists, and claim it then. -> [`Event::Answered`]
-    Settle(Box<Claimed>),
+    Resolve(Box<Claimed>),
     /// Begin its election: this replica owns it.
     Adopt(Box<LockRow>),
     /// End its election: this replica may no longer own it.

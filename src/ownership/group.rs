@@ -392,7 +392,7 @@ impl Group {
         let free = |vacancy| Phase::Unowned { vacancy, ours_before: false };
         let is_current = replica.sessions.own() == Some(session);
         // The answer is of no use if the session has ended. A replica that stops begins nothing.
-        if !is_current || (replica.stopping && matches!(answer, Ok(Answer::Unsettled(_)))) {
+        if !is_current || (replica.stopping && matches!(answer, Ok(Answer::Provisional(_)))) {
             let ours_before = matches!(claim.from, Origin::Unowned { ours_before: true });
             return (Phase::Unowned { vacancy, ours_before }, None);
         }
@@ -401,7 +401,7 @@ impl Group {
             Err(failure) => return (claim.back(if failure.waits { again } else { vacancy }), None),
         };
         let claimed = match answer {
-            Answer::Unsettled(claimed) => return (claim.settling(), Some(Effect::Settle(claimed))),
+            Answer::Provisional(claimed) => return (claim.resolving(), Some(Effect::Resolve(claimed))),
             Answer::Buried => return (free(again), Some(Effect::Bury)),
             Answer::Refused(reason) => return (Phase::Refused { reason, vacancy: again }, None),
             Answer::Lock(claimed) => *claimed,
@@ -444,8 +444,8 @@ impl Claim {
         }
     }
 
-    /// The answer has to be settled. The group has no row of another replica.
-    fn settling(self) -> Phase {
+    /// The answer is provisional. The group has no row of another replica.
+    fn resolving(self) -> Phase {
         let from = match self.from {
             Origin::Yielded(_) => Origin::Unowned { ours_before: false },
             from => from,

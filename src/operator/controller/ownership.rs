@@ -12,7 +12,7 @@ use crate::{
         executor::{effect::row_of, queue::Urgency},
         group::Group,
         index::{self, Index, IndexedGroup},
-        lock::claim::{Answered, LARGEST_CLAIM, claim, settle},
+        lock::claim::{Answered, LARGEST_CLAIM, claim, resolve},
         message::Message,
         object::GroupName,
         trouble::Trouble,
@@ -43,7 +43,7 @@ impl Controller {
         }
         match effect {
             None | Some(Effect::Claim) => {}
-            Some(Effect::Settle(claimed)) => self.settle(name, claimed),
+            Some(Effect::Resolve(claimed)) => self.resolve(name, claimed),
             Some(Effect::Adopt(row)) => self.adopt(name, *row, now),
             Some(Effect::Disown) => self.step(name, Election::Disowned, now),
             Some(Effect::Give(why)) => {
@@ -173,13 +173,13 @@ impl Controller {
         });
     }
 
-    /// Settles a claim that needs a read, and perhaps the finalizer.
-    fn settle(&mut self, name: &GroupName, claimed: Box<Claimed>) {
+    /// Resolves a claim that needs a read, and perhaps the finalizer.
+    fn resolve(&mut self, name: &GroupName, claimed: Box<Claimed>) {
         let Some(session) = self.index.sessions().own() else { return };
         let Some(record) = self.groups.get(name).map(|group| group.record().clone()) else { return };
         self.executor.start_in(&name.namespace, Urgency::Routine, move |context| async move {
-            let answer = settle(&context.store, &context.router, session, &record, claimed).await;
-            Message::Settled { session, answer: Box::new(answer) }
+            let answer = resolve(&context.store, &context.router, session, &record, claimed).await;
+            Message::Resolved { session, answer: Box::new(answer) }
         });
     }
 
@@ -196,7 +196,7 @@ impl Controller {
         let is_current = self.index.sessions().own() == Some(session);
         let Some(group) = self.sync(&name) else { return };
         let counts = is_current && matches!(group.ownership.phase(), Phase::Claiming(_));
-        if counts && !matches!(answer, Ok(Answer::Unsettled(_))) {
+        if counts && !matches!(answer, Ok(Answer::Provisional(_))) {
             group.report.spoken &= answer.is_err();
         }
         let answer = answer.map_err(|trouble| {

@@ -78,15 +78,15 @@ fn first_answer(keys: &KeyRule, group: &Record, claimed: Claimed) -> Answer {
     match keys.refusal(group).filter(|_| has_no_row) {
         Some(_) if group.is_deleting() => Answer::Buried,
         Some(refusal) => Answer::Refused(refusal.to_string().into()),
-        None if is_unsettled(&claimed, group) => Answer::Unsettled(Box::new(claimed)),
+        None if is_provisional(&claimed, group) => Answer::Provisional(Box::new(claimed)),
         None => Answer::Lock(Box::new(claimed)),
     }
 }
 
-/// Settles the claim of a group without a row of its own. A row is only created, or taken over from an earlier group of
-/// the same name, after a quorum read has found the group: a cache may show a group that was deleted long ago. For a
-/// group that is being deleted without a row, a tombstone is created.
-pub(in crate::operator) async fn settle(
+/// Resolves the claim of a group without a row of its own. A row is only created, or taken over from an earlier group
+/// of the same name, after a quorum read has found the group: a cache may show a group that was deleted long ago. For
+/// a group that is being deleted without a row, a tombstone is created.
+pub(in crate::operator) async fn resolve(
     store: &Store,
     router: &Router,
     session: SessionId,
@@ -144,7 +144,7 @@ fn claim_of(group: &Record, may_create: bool, supersedes: Option<String>) -> Cla
 }
 
 /// Whether the claim depends on whether the group still exists.
-fn is_unsettled(claimed: &Claimed, group: &Record) -> bool {
+fn is_provisional(claimed: &Claimed, group: &Record) -> bool {
     match claimed {
         Claimed::Missing | Claimed::Tombstone { .. } => true,
         Claimed::Foreign { group: other } => same_place(other, &group.tag) || group.is_deleting(),
@@ -215,15 +215,15 @@ mod tests {
         Claimed::Tombstone { group: tag.to_owned() }
     }
 
-    /// Settles a claim while the API server has this group, and there is no database: a row cannot be changed.
-    async fn settled(found: Option<Value>, claimed: Claimed) -> Result<Answer, Trouble> {
+    /// Resolves a claim while the API server has this group, and there is no database: a row cannot be changed.
+    async fn resolved(found: Option<Value>, claimed: Claimed) -> Result<Answer, Trouble> {
         let api = FakeApi::with(found.map(|object| (GROUP, object)).into_iter().collect());
         let (store, router) = (&api.context.store, &api.context.router);
-        settle(store, router, SessionId::new(), &record(false), Box::new(claimed)).await.answer
+        resolve(store, router, SessionId::new(), &record(false), Box::new(claimed)).await.answer
     }
 
     #[test]
-    fn only_an_answer_that_depends_on_whether_the_group_exists_is_settled() {
+    fn only_an_answer_that_depends_on_whether_the_group_exists_is_provisional() {
         let by = Claimed::By { session: SessionId::new() };
         for (claimed, present, deleting) in [
             (Claimed::Missing, true, true),
@@ -234,8 +234,8 @@ mod tests {
             (by, false, false),
             (Claimed::Busy, false, false),
         ] {
-            let unsettled = [false, true].map(|deleting| is_unsettled(&claimed, &record(deleting)));
-            assert_eq!(unsettled, [present, deleting], "{claimed:?}");
+            let provisional = [false, true].map(|deleting| is_provisional(&claimed, &record(deleting)));
+            assert_eq!(provisional, [present, deleting], "{claimed:?}");
         }
     }
 
@@ -246,7 +246,7 @@ mod tests {
         successor["metadata"]["uid"] = "u2".into();
         for found in [None, Some(successor)] {
             for claimed in [Claimed::Missing, tombstone("c1/shop/web/u0"), foreign("c1/shop/web/u0")] {
-                let answer = settled(found.clone(), claimed.clone()).await;
+                let answer = resolved(found.clone(), claimed.clone()).await;
                 assert!(matches!(&answer, Ok(Answer::Lock(same)) if **same == claimed), "{answer:?}");
             }
         }
@@ -255,21 +255,21 @@ mod tests {
     #[tokio::test]
     async fn a_row_of_another_place_is_not_taken_over() {
         for other in ["c2/shop/web/u0", "c1/shop/db/u0", "reports"] {
-            let answer = settled(Some(object(false)), foreign(other)).await;
+            let answer = resolved(Some(object(false)), foreign(other)).await;
             assert!(matches!(&answer, Ok(Answer::Lock(same)) if **same == foreign(other)), "{answer:?}");
         }
         // One of the same place is: its group is certainly gone.
-        let answer = settled(Some(object(false)), foreign("c1/shop/web/u0")).await;
+        let answer = resolved(Some(object(false)), foreign("c1/shop/web/u0")).await;
         assert!(matches!(&answer, Err(Trouble::Lock(_))), "there is no database: {answer:?}");
     }
 
     #[tokio::test]
     async fn a_group_that_is_being_deleted_gets_no_row_but_a_tombstone() {
         for claimed in [tombstone("c1/shop/web/u0"), foreign("c2/shop/web/u0")] {
-            let answer = settled(Some(object(true)), claimed).await;
+            let answer = resolved(Some(object(true)), claimed).await;
             assert!(matches!(answer, Ok(Answer::Buried)), "{answer:?}");
         }
-        let answer = settled(Some(object(true)), Claimed::Missing).await;
+        let answer = resolved(Some(object(true)), Claimed::Missing).await;
         assert!(matches!(answer, Err(Trouble::Lock(_))), "there is no database: {answer:?}");
     }
 
@@ -278,7 +278,7 @@ mod tests {
         let mut wrong = object(false);
         wrong["spec"]["onDelete"] = "Explode".into();
         for found in [wrong, json!(500)] {
-            let answer = settled(Some(found.clone()), Claimed::Missing).await;
+            let answer = resolved(Some(found.clone()), Claimed::Missing).await;
             assert!(matches!(answer, Err(Trouble::Unreachable(_))), "{found}: {answer:?}");
         }
     }

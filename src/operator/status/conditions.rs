@@ -251,7 +251,7 @@ fn routed(view: View) -> Finding {
     if let Some(problem) = &endpoints.problem {
         return finding(Routed, false, problem.reason, problem.message.clone());
     }
-    let settled = match view.group.election().phase() {
+    let is_stable = match view.group.election().phase() {
         Phase::Stable | Phase::Observing | Phase::Verifying { .. } => true,
         // The step that failed may have been a read.
         Phase::BackingOff { .. } => view.group.election().keeps_its_label(),
@@ -259,7 +259,7 @@ fn routed(view: View) -> Finding {
     };
     let strays =
         view.group.election().world().members.iter().filter(|member| member.role == Role::Active).count() > 1;
-    if settled && !strays {
+    if is_stable && !strays {
         let mut message = "the pods' labels are what was declared".to_owned();
         if !endpoints.services.is_empty() {
             message +=
@@ -309,7 +309,7 @@ mod tests {
         operator::object::{GroupName, record::Record},
     };
 
-    /// A settled group whose row could not be read again.
+    /// A stable group whose row could not be read again.
     fn backing_off(role: Role) -> (IndexedGroup, Group) {
         let object = json!({ "metadata": { "name": "web", "namespace": "shop", "uid": "u1" },
             "spec": { "selector": { "matchLabels": { "app": "web" } } } });

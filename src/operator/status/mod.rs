@@ -15,16 +15,20 @@ use crate::api::{
 };
 use conditions::{Finding, View, conditions, finding, findings, labelled_holder};
 
-/// The status as it should read. While the group `settles`, its new owner has not yet heard of all pods, and does not
-/// count fewer eligible pods than before.
-pub(super) fn status(view: View<'_>, hindrance: Option<&Hindrance>, settles: bool) -> LeaderGroupStatus {
+/// The status as it should read. While the group `awaits_first_probes`, its new owner has not yet heard all pods, and
+/// does not count fewer eligible pods than before.
+pub(super) fn status(
+    view: View<'_>,
+    hindrance: Option<&Hindrance>,
+    awaits_first_probes: bool,
+) -> LeaderGroupStatus {
     let record = view.group.record();
     let old = record.status().cloned().unwrap_or_default();
     let election = view.group.election();
     let members = &election.world().members;
     let eligible = members.iter().filter(|member| election.is_available(member)).count();
     let (eligible, members) = (count(eligible), count(members.len()));
-    let eligible = if settles { eligible.max(old.eligible.min(members)) } else { eligible };
+    let eligible = if awaits_first_probes { eligible.max(old.eligible.min(members)) } else { eligible };
     let generation = record.object.metadata.generation.unwrap_or_default();
     let mut findings = findings(view, eligible, members, hindrance);
     let known = old.observed_generation >= 0;

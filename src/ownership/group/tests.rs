@@ -331,7 +331,7 @@ fn events(key: &Key, own: SessionId, other: SessionId) -> Vec<(&'static str, Eve
             lock(Claimed::Foreign { group: "other".to_owned() }),
             lock(Claimed::Missing),
             lock(Claimed::ProtocolNewer { protocol: 9 }),
-            Ok(Answer::Unsettled(Box::new(Claimed::Missing))),
+            Ok(Answer::Provisional(Box::new(Claimed::Missing))),
             Ok(Answer::Buried),
             Ok(Answer::Refused("no".into())),
             Err(Failure { waits: true }),
