@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::{
     api_server::{ApiServer, Clock, Dropped, Fate, Kind, Outcome, Refusal, RequestInfo},
     cluster::Cluster,
+    faults::Effects,
     host::Host,
     log,
     network::Pods,
@@ -26,6 +27,8 @@ use crate::{
 const TURN: Duration = Duration::from_millis(5);
 /// The nodes. There is a replica on each.
 const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
+/// How late a call may be carried out, in milliseconds: its client has given it up by then.
+const LATEST: usize = 20_000;
 /// How often the lock's terms are recorded.
 const TERMS: Duration = Duration::from_secs(1);
 
@@ -38,18 +41,21 @@ struct State {
     /// What replicas do not reach, by their names.
     cuts: BTreeMap<String, Cut>,
     storm: Storm,
+    effects: Effects,
 }
 
-/// What a replica does not reach.
+/// What a replica does not reach, and the kind of the fault.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cut {
+    pub kind: &'static str,
     pub api: bool,
     pub database: bool,
 }
 
-/// Which calls fail now and then: one in four.
+/// Which calls fail now and then: one in four. And the kind of the fault.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Storm {
+    pub kind: &'static str,
     pub api: bool,
     pub database: bool,
 }
@@ -59,6 +65,11 @@ impl Ways {
         let replica = client.split('/').next().unwrap_or_default();
         let state = self.0.lock();
         (state.cuts.get(replica).copied().unwrap_or_default(), state.storm)
+    }
+
+    /// A fault of this kind has met a call.
+    fn met(&self, kind: &'static str) {
+        self.0.lock().effects.note(kind);
     }
 }
 
@@ -72,6 +83,8 @@ pub struct Simulation {
     pub replicas: Vec<Process>,
     /// For how long it has run.
     pub now: Duration,
+    /// Which faults took effect.
+    pub effects: Effects,
     world: Host,
     start: Instant,
     ways: Ways,
@@ -85,14 +98,15 @@ impl Simulation {
     /// Three replicas that have not started, and groups of three pods.
     pub fn new(seed: u64, groups: usize) -> Self {
         let world = Host::new(0);
-        let ways = Ways::default();
+        let (ways, effects) = (Ways::default(), Effects::default());
+        ways.0.lock().effects = effects.clone();
         let entered = world.handle().enter();
         let start = Instant::now();
         let api = ApiServer::new(Clock::starting_at(Timestamp::constant(1_800_000_000, 0)), seed);
         api.set_fates(fates(Random::new(seed ^ 1), ways.clone()));
         let database = MemoryDatabase::with_seed(seed);
         database.set_network(statements(Random::new(seed ^ 2), ways.clone()));
-        let network = Pods::default();
+        let network = Pods::new(effects.clone());
         let cluster = Cluster::new(api.clone(), network.clone(), &NODES, groups);
         drop(entered);
         let mut simulation = Self {
@@ -106,6 +120,7 @@ impl Simulation {
             world,
             start,
             ways,
+            effects,
             terms: BTreeMap::new(),
             faults: Vec::new(),
             started: 0,
@@ -191,8 +206,7 @@ impl Simulation {
 
     /// A time below this one.
     pub fn millis(&mut self, below: Duration) -> Duration {
-        let millis = self.random.below(usize::try_from(below.as_millis()).expect("not for ages"));
-        Duration::from_millis(u64::try_from(millis).expect("not for ages"))
+        millis(&mut self.random, usize::try_from(below.as_millis()).expect("not for ages"))
     }
 
     /// Does something by the clock of everything that is no replica.
@@ -203,7 +217,9 @@ impl Simulation {
     }
 
     pub fn stop_replicas_on(&mut self, node: &str) {
-        self.replicas.iter_mut().filter(|it| it.node == node).for_each(|it| it.host.stop());
+        for replica in self.replicas.iter_mut().filter(|it| it.node == node) {
+            replica.host.stop();
+        }
     }
 
     pub fn resume_replicas_on(&mut self, node: &str) {
@@ -314,13 +330,23 @@ fn fates(mut random: Random, ways: Ways) -> impl FnMut(&RequestInfo) -> Fate + S
     move |request| {
         let (cut, storm) = ways.of(&request.client);
         if cut.api {
+            ways.met(cut.kind);
             return Fate { outcome: Outcome::Hung, ..Fate::default() };
         }
-        let outcome = if storm.api && random.below(4) == 0 {
-            FAILURES[random.below(FAILURES.len())].clone()
-        } else {
-            Outcome::Served
-        };
+        let mut outcome = Outcome::Served;
+        if storm.api && random.below(4) == 0 {
+            ways.met(storm.kind);
+            match FAILURES.get(random.below(FAILURES.len() + 1)) {
+                Some(failure) => outcome = failure.clone(),
+                None => {
+                    return Fate {
+                        before: millis(&mut random, LATEST),
+                        dropped: Dropped::CarriedOut,
+                        ..Fate::default()
+                    };
+                }
+            }
+        }
         let (before, after) = (delay(&mut random), delay(&mut random));
         let dropped = if random.below(2) == 0 { Dropped::Cancelled } else { Dropped::CarriedOut };
         Fate { before, outcome, after, dropped }
@@ -339,14 +365,24 @@ fn statements(random: Random, ways: Ways) -> impl Fn(&Call<'_>) -> DatabaseFate 
     move |call| {
         let (cut, storm) = ways.of(call.client);
         if cut.database {
+            ways.met(cut.kind);
             return DatabaseFate::HANGS;
         }
         let mut random = random.lock();
-        let end = if storm.database && random.below(4) == 0 {
-            FAILURES[random.below(FAILURES.len())]
-        } else {
-            End::Answered
-        };
+        let mut end = End::Answered;
+        if storm.database && random.below(4) == 0 {
+            ways.met(storm.kind);
+            match FAILURES.get(random.below(FAILURES.len() + 1)) {
+                Some(failure) => end = *failure,
+                None => {
+                    let request = millis(&mut random, LATEST);
+                    return DatabaseFate {
+                        outlives: true,
+                        ..DatabaseFate::answered(request, Duration::ZERO)
+                    };
+                }
+            }
+        }
         let outlives = random.below(2) == 0;
         let (request, answer) = (delay(&mut random), delay(&mut random));
         DatabaseFate { end, outlives, ..DatabaseFate::answered(request, answer) }
@@ -355,5 +391,10 @@ fn statements(random: Random, ways: Ways) -> impl Fn(&Call<'_>) -> DatabaseFate 
 
 fn delay(random: &mut Random) -> Duration {
     let longest = if random.below(50) == 0 { 200 } else { 3 };
-    Duration::from_millis(u64::try_from(random.below(longest)).expect("a small number"))
+    millis(random, longest)
+}
+
+/// A number of milliseconds below this one.
+fn millis(random: &mut Random, below: usize) -> Duration {
+    Duration::from_millis(u64::try_from(random.below(below)).expect("a small number"))
 }

@@ -340,6 +340,20 @@ mod tests {
     }
 
     #[test]
+    fn the_time_of_a_condition_is_that_of_its_last_transition() {
+        let ready =
+            |status, message: &str| vec![finding(ConditionType::Ready, status, Reason::Active, message)];
+        let mut old = conditions(ready(true, "web-0 is active"), 1, &[]);
+        let long_ago = Time(Timestamp::UNIX_EPOCH);
+        old[0].last_transition_time = long_ago.clone();
+        let same = &conditions(ready(true, "web-1 is active"), 2, &old)[0];
+        assert_eq!((&same.last_transition_time, same.message.as_str()), (&long_ago, "web-1 is active"));
+        assert_eq!(same.observed_generation, Some(2));
+        let other = &conditions(ready(false, "no pod is active"), 2, &old)[0];
+        assert!(other.last_transition_time > long_ago, "{other:?}");
+    }
+
+    #[test]
     fn a_group_is_routed_while_its_labels_stand_whatever_is_looked_at_again() {
         for (role, stands) in [(Role::Active, true), (Role::Standby, false)] {
             let (seen, group) = backing_off(role);
