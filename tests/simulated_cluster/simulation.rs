@@ -372,16 +372,11 @@ fn statements(random: Random, ways: Ways) -> impl Fn(&Call<'_>) -> DatabaseFate 
         let mut end = End::Answered;
         if storm.database && random.below(4) == 0 {
             ways.met(storm.kind);
-            match FAILURES.get(random.below(FAILURES.len() + 1)) {
-                Some(failure) => end = *failure,
-                None => {
-                    let request = millis(&mut random, LATEST);
-                    return DatabaseFate {
-                        outlives: true,
-                        ..DatabaseFate::answered(request, Duration::ZERO)
-                    };
-                }
-            }
+            let Some(failure) = FAILURES.get(random.below(FAILURES.len() + 1)) else {
+                let request = millis(&mut random, LATEST);
+                return DatabaseFate { outlives: true, ..DatabaseFate::answered(request, Duration::ZERO) };
+            };
+            end = *failure;
         }
         let outlives = random.below(2) == 0;
         let (request, answer) = (delay(&mut random), delay(&mut random));
