@@ -14,10 +14,9 @@ mod others;
 mod owners;
 mod pods;
 mod shared_list;
+mod slice;
 
-pub use endpoints::{
-    Basis, Published, SliceChange, families, is_as_wanted, is_managed, routed_to, slice, slice_name,
-};
+pub use endpoints::{Basis, Published, SliceChange};
 pub use error::RoutingError;
 pub(crate) use error::words;
 pub use group::{Declared, Reported};
@@ -25,6 +24,7 @@ pub use marks::{GroupRef, Marks, has_its_fencing_token, stamp_of};
 pub use others::{Occupants, OtherSlice, SERVICE_NAME_LABEL, other_slices};
 pub use owners::RoleLabelUse;
 pub use pods::{Promoted, Stamped, Stripped, Trial};
+pub use slice::{families, is_as_wanted, is_managed, routed_to, slice, slice_name};
 
 use std::{fmt::Debug, pin::pin, sync::Arc, time::Duration};
 
