@@ -1,5 +1,5 @@
-//! Groups to claim, by the key of their lock. Several groups may name the same key, and at most one of them can have its
-//! row. They are claimed together, so that they cost one question and not one each.
+//! Groups to claim, by the key of their lock. Several groups may name the same key, and at most one of them can have
+//! its row. They are claimed together, so that they cost one question and not one each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,8 +35,8 @@ impl<Name: Clone + Ord> Unclaimed<Name> {
         }
     }
 
-    /// What to claim now, by key, for at most so many keys. `claim` says what to claim for a group, if it is to be claimed
-    /// at all. Those that were not asked about stay.
+    /// What to claim now, by key, for at most so many keys. `claim` says what to claim for a group, if it is to be
+    /// claimed at all. Those that were not asked about stay.
     pub fn take<T>(&mut self, most: usize, mut claim: impl FnMut(&Name) -> Option<T>) -> Vec<Vec<T>> {
         let mut claims = Vec::new();
         self.0.retain(|_, names| {

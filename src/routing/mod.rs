@@ -40,8 +40,8 @@ use tokio::time::timeout;
 const GIVE_WAY: Duration = Duration::from_secs(1);
 /// How long the API server lets a write wait at most (`requestTimeoutUpperBound`).
 const SERVER_PATIENCE: Duration = Duration::from_secs(34);
-/// How long a write may wait for webhooks: until the API server has ended it by itself. A connection must not be given up
-/// before that.
+/// How long a write may wait for webhooks: until the API server has ended it by itself. A connection must not be given
+/// up before that.
 pub(crate) const PATIENCE: Duration = SERVER_PATIENCE.saturating_add(Duration::from_secs(1));
 
 /// Performs the reads and writes. Cheap to clone.
