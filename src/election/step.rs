@@ -22,6 +22,7 @@ impl Group {
         self.wake = None;
         self.refusals.set_time(now);
         self.lapses.set_time(now);
+        self.trials.accepted.take_if(|(_, until)| now >= *until);
         match event {
             Event::World(world) => self.refresh(world),
             Event::Owned { seed, row, world } => {

@@ -18,7 +18,7 @@ use super::{
 const RECLAIM: Duration = Duration::from_secs(5);
 /// The pause before a group is given to the replica that it falls to, after it came back because that one did not claim
 /// it, or moved because a replica did not hear its holder. Also the least time until a replica gives a group away again
-/// because it does not hear candidates: the others may not hear them either.
+/// because it does not hear candidates, if the holder is the same: the others may not hear them either.
 const MOVED_PAUSE: Duration = Duration::from_mins(5);
 /// The least time between two hand-overs of a group. Without it, a group would move back and forth if each of two
 /// replicas hears the holder only some of the time. An owner that cannot judge the holder does not wait: the holder may
@@ -348,8 +348,10 @@ impl Group {
         // Only another replica can find a holder. If no other one takes the group, this one claims it again. Others
         // claim a group that does not fall to them after half of the ttl.
         let has_others = || sessions.working().nth(1).is_some();
-        let gives_up =
-            !seen.works && seen.misses_candidates && over(self.missed_at, MOVED_PAUSE) && has_others();
+        // Another one has found a holder since this one gave the group away: it hears pods that this one does not.
+        let helped = seen.has_holder && self.missed_at.is_some_and(|at| seen.held_since > at);
+        let may_give = helped || over(self.missed_at, MOVED_PAUSE);
+        let gives_up = !seen.works && seen.misses_candidates && may_give && has_others();
         if gives_up && seen.room.has(Why::MissesCandidates) {
             self.missed_at = Some(now);
             return Some(self.move_away(Why::MissesCandidates, now + replica.ttl, now));

@@ -433,6 +433,31 @@ fn a_group_without_a_working_holder_is_given_away_if_ready_pods_are_not_heard_he
     assert_eq!(gives(&sessions(&alone), false, true), None, "no other replica could take it");
 }
 
+/// Another replica made a pod active meanwhile, so it heard what this one did not. It can do so again.
+#[test]
+fn an_owner_that_hears_no_candidate_gives_the_group_away_again_once_the_holder_has_changed() {
+    let living = [SessionId::new(), SessionId::new()];
+    let (own, others) = chosen(&living);
+    let (of_own, key) = (sessions(&[own, others[0]]), key());
+    let mut group = Group::ours();
+    let gives = |group: &mut Group, has_holder, held_since, now| {
+        let seen = Inside { has_holder, held_since, works: false, misses_candidates: true, ..at_rest(&key) };
+        let gives = group.step(Event::Beat(seen), replica(&of_own), now).is_some();
+        if gives {
+            claims(group, false, &of_own, now + TTL);
+            answered(group, Claimed::Ours(row(own)), &of_own, now + TTL);
+            assert!(group.is_ours());
+        }
+        gives
+    };
+    assert!(gives(&mut group, true, s(0), s(1_000)));
+    assert!(!gives(&mut group, true, s(0), s(1_010)), "the holder is the same");
+    assert!(!gives(&mut group, false, s(1_002), s(1_010)), "the former one was only replaced by none");
+    assert!(gives(&mut group, true, s(1_002), s(1_010)));
+    assert!(!gives(&mut group, true, s(1_002), s(1_309)));
+    assert!(gives(&mut group, true, s(1_002), s(1_310)));
+}
+
 #[test]
 fn the_deputy_probes_the_holder_and_all_pods_once_the_owner_seems_to_have_stopped() {
     let replicas = ["n1", "n2", "n3"];
