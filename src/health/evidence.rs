@@ -12,6 +12,9 @@ use super::{
 };
 use crate::api::Reason;
 
+/// After this time without an answer a ready pod is one that another replica may hear, also if the ttl is longer.
+const MISSED: Duration = Duration::from_secs(30);
+
 /// Whether the pod is the holder. The same facts count differently then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JudgedAs {
@@ -147,14 +150,16 @@ impl PodEvidence {
         self.probes.hindrance(&self.thresholds, now)
     }
 
-    /// Whether Kubernetes has reported for one ttl that the pod is ready, and nothing else against it.
-    pub fn was_ready_for_the_ttl(&self, now: Duration) -> bool {
-        self.word.as_ref().is_some_and(|word| {
-            word.readiness == Readiness::Ready
-                && word.ended.is_none()
-                && !word.container_down
-                && now >= word.since + self.thresholds.ttl
-        })
+    /// Whether the pod may work although this replica does not hear it: for a while no probe was answered, and
+    /// Kubernetes has reported that the pod is ready. `cut_off`: this replica reaches no pod on any other node.
+    pub fn is_missed(&self, cut_off: bool, now: Duration) -> bool {
+        let patience = self.thresholds.ttl.min(MISSED).max(self.thresholds.freshness());
+        let over = |since: Duration| now >= since + patience;
+        let is_ready = |word: &KubeletWord| {
+            word.readiness == Readiness::Ready && word.ended.is_none() && !word.container_down
+        };
+        self.word.as_ref().is_some_and(|word| is_ready(word) && over(word.since))
+            && (cut_off || self.probes.unheard_since().is_some_and(over))
     }
 
     /// Whether other replicas are to be asked now whether they hear the pod: half of the ttl before it counts as

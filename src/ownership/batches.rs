@@ -32,10 +32,10 @@ impl Batches {
 
     /// What may be given away now. `unanswered`: it is not known yet who claims some group of the last batch.
     ///
-    /// Nothing is given to the replicas that it falls to while replicas come and go: one that has just joined first
-    /// lists its objects and probes its pods. Nothing is given soon after an outage of the database either: a replica
-    /// that receives no notifications yet does not learn that a group is free, and the group would have no owner until
-    /// it does.
+    /// Nothing is given while replicas come and go, except to one that hears the holder: a replica that has just joined
+    /// first lists its objects and probes its pods. Nothing is given soon after an outage of the database either: a
+    /// replica that receives no notifications yet does not learn that a group is free, and the group would have no
+    /// owner until it does.
     pub fn room(&self, unanswered: bool, replica: Replica<'_>, now: Duration) -> Room {
         let Replica { sessions, ttl, .. } = replica;
         let rested = |since: Duration| now >= since + ttl;
@@ -45,7 +45,8 @@ impl Batches {
             Some(at) if unanswered && now < at + ttl => false,
             Some(at) => self.taken || at < sessions.living_since() || now >= at + UNTAKEN_PAUSE,
         };
-        Room::for_each_reason([if steady && next { MOST_AT_ONCE } else { 0 }, MOST_AT_ONCE, MOST_AT_ONCE])
+        let most = |may: bool| if may { MOST_AT_ONCE } else { 0 };
+        Room::for_each_reason([most(steady && next), MOST_AT_ONCE, most(steady)])
     }
 }
 

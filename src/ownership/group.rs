@@ -21,8 +21,8 @@ const RECLAIM: Duration = Duration::from_secs(5);
 /// because it does not hear candidates, if the holder is the same: the others may not hear them either.
 const MOVED_PAUSE: Duration = Duration::from_mins(5);
 /// The least time between two hand-overs of a group. Without it, a group would move back and forth if each of two
-/// replicas hears the holder only some of the time. An owner that cannot judge the holder does not wait: the holder may
-/// have ended, and only another replica can replace it.
+/// replicas hears the holder only some of the time. An owner that cannot judge the holder waits only for [`RECLAIM`]:
+/// the holder may have ended, and only another replica can replace it.
 const HAND_OVER_PAUSE: Duration = Duration::from_mins(1);
 
 /// The owner of a group, as far as this replica knows.
@@ -257,6 +257,9 @@ impl Group {
             }
             (Event::NotGiven, _) => {
                 (self.moved_at, self.missed_at) = (None, None);
+                if let Phase::Unowned { vacancy, .. } = &mut self.phase {
+                    vacancy.not_before = Duration::ZERO;
+                }
                 None
             }
             (Event::Unheard { pod, blind }, _) => {
@@ -340,13 +343,12 @@ impl Group {
         let over = |at: Option<Duration>, pause| at.is_none_or(|at| now >= at + pause);
         // A replica that can open no connection neither hears the holder nor reaches the API server.
         let reported = seen.reported || seen.unreportable;
-        let has_rested = over(self.moved_at, HAND_OVER_PAUSE);
-        let hands_over = seen.heard_elsewhere && seen.works && reported && (has_rested || seen.blind);
+        let has_rested = over(self.moved_at, if seen.blind { RECLAIM } else { HAND_OVER_PAUSE });
+        let hands_over = seen.heard_elsewhere && reported && has_rested;
         if hands_over && seen.room.has(Why::HeardElsewhere) {
             return Some(self.move_away(Why::HeardElsewhere, now + RECLAIM, now));
         }
-        // Only another replica can find a holder. If no other one takes the group, this one claims it again. Others
-        // claim a group that does not fall to them after half of the ttl.
+        // Only another replica can find a holder. If no other one takes the group, this one claims it again.
         let has_others = || sessions.working().nth(1).is_some();
         // Another one has found a holder since this one gave the group away: it hears pods that this one does not.
         let helped = seen.has_holder && self.missed_at.is_some_and(|at| seen.held_since > at);
@@ -354,7 +356,8 @@ impl Group {
         let gives_up = !seen.works && seen.misses_candidates && may_give && has_others();
         if gives_up && seen.room.has(Why::MissesCandidates) {
             self.missed_at = Some(now);
-            return Some(self.move_away(Why::MissesCandidates, now + replica.ttl, now));
+            // One that does not hear the holder either waits for a whole ttl.
+            return Some(self.move_away(Why::MissesCandidates, now + replica.ttl * 2, now));
         }
         // By one ttl after a change of holder the other replicas have seen it, and what failed. One that was lost
         // together with the former holder is no longer taken for a living one.

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leadergroup_lock::{Claimed, Key, LockRow, SessionId};
+use leadergroup_lock::{Changed, Claimed, Key, LockRow, Refusal, SessionId};
 
 use super::Controller;
 use crate::{
@@ -115,6 +115,11 @@ impl Controller {
             given.into_iter().map(|(name, key, _)| (name, key)).unzip();
         self.executor.start(Urgency::AtOnce, move |context| async move {
             match context.store.unclaim(own, &keys).await {
+                Ok(answers) if !undecodable => {
+                    let busy = |answer: &Changed| *answer == Changed::Refused(Refusal::Busy);
+                    let kept = names.into_iter().zip(answers).filter(|(_, answer)| busy(answer));
+                    return Message::NotGiven(kept.map(|(name, _)| name).collect());
+                }
                 Ok(_) => return Message::NotGiven(Vec::new()),
                 Err(error) if undecodable => {
                     tracing::warn!(groups = ?keys, %error, "could not pass on groups that cannot be read");
@@ -313,7 +318,7 @@ fn inside<'a>(group: &Group, key: &'a Key, index: &'a Index, room: Room, now: Du
         unreportable: group.report.trouble.is_some(),
         heard_elsewhere,
         blind: heard_elsewhere && index.is_blind_to_holder(name, now),
-        misses_candidates: !group.record().object.spec.paused && index.misses_candidates(name, now),
+        misses_candidates: election.lacks_candidate(now) && index.misses_candidates(name, now),
         room,
     }
 }

@@ -51,7 +51,7 @@ pub(super) use request::{Event, Notice, Request};
 use super::object::GroupName;
 use crate::{
     api::{Endpoints, HoldConnection},
-    election::{Standing, World},
+    election::World,
     health::{NodeLeases, Reach, Target},
     ownership::{Probing, Sessions},
 };
@@ -215,12 +215,16 @@ impl Index {
         holder.is_some_and(|pod| pod.hindrance().is_some() || self.reach.cuts_off(pod.node(), now))
     }
 
-    /// Whether no pod of the group is eligible, and one that is not the declared holder may be so for another replica.
+    /// Whether another replica may hear a pod that this one does not hear, and that could be active: not the declared
+    /// holder, and none that another group selects, too.
     pub(super) fn misses_candidates(&self, name: &GroupName, now: Duration) -> bool {
         let Some(group) = self.groups.get(name) else { return false };
         let holder = group.declared_holder();
-        !group.pods.values().any(|pod| pod.member().standing == Standing::Eligible)
-            && group.pods.iter().any(|(uid, pod)| holder != Some(&**uid) && pod.is_missed(now))
+        group.pods.iter().any(|(uid, pod)| {
+            holder != Some(&**uid)
+                && !group.is_contested(uid)
+                && pod.is_missed(self.reach.cuts_off(pod.node(), now), now)
+        })
     }
 
     pub(super) fn sessions(&self) -> &Sessions {

@@ -91,10 +91,10 @@ impl TrackedPod {
         self.hindrance
     }
 
-    /// Whether it may work although this replica has no evidence of that.
-    pub(super) fn is_missed(&self, now: Duration) -> bool {
+    /// Whether it may work although this replica does not hear it.
+    pub(super) fn is_missed(&self, cut_off: bool, now: Duration) -> bool {
         let unheard = matches!(self.member.standing, Standing::Unproven | Standing::Silent);
-        unheard && self.facts.target().is_some() && self.evidence.was_ready_for_the_ttl(now)
+        unheard && self.facts.target().is_some() && self.evidence.is_missed(cut_off, now)
     }
 
     /// When the standing may change although nothing happens.

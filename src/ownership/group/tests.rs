@@ -433,6 +433,32 @@ fn a_group_without_a_working_holder_is_given_away_if_ready_pods_are_not_heard_he
     assert_eq!(gives(&sessions(&alone), false, true), None, "no other replica could take it");
 }
 
+/// The holder is silent for both replicas, so the other one waits for a whole ttl.
+#[test]
+fn a_group_whose_candidates_the_owner_misses_goes_to_a_replica_that_does_not_hear_the_holder_either() {
+    let living = [SessionId::new(), SessionId::new()];
+    let key = key();
+    for (own, other) in [(living[0], living[1]), (living[1], living[0])] {
+        let (of_own, of_other) = (sessions(&[own, other]), sessions(&[other, own]));
+        for phase in [0, 300, 700] {
+            let mut owner = Group::ours();
+            let mut next = self::of_other(own, &of_other);
+            let seen = Inside { works: false, misses_candidates: true, ..at_rest(&key) };
+            let given = owner.step(Event::Beat(seen), replica(&of_own), s(1_000));
+            assert_eq!(given, Some(Effect::Give(Why::MissesCandidates)));
+            give_up(&mut next, &of_other);
+            let taker = (1..).find_map(|tick| {
+                let now = s(1_000) + Duration::from_millis(phase + tick * 100);
+                let turn = || Event::Turn(Outside { key: &key, holder_node: None, deaf: true });
+                let takes = next.step(turn(), replica(&of_other), now).is_some();
+                let takes_back = owner.step(turn(), replica(&of_own), now).is_some();
+                (takes || takes_back).then_some(takes)
+            });
+            assert_eq!(taker, Some(true), "the former owner claimed it first");
+        }
+    }
+}
+
 /// Another replica made a pod active meanwhile, so it heard what this one did not. It can do so again.
 #[test]
 fn an_owner_that_hears_no_candidate_gives_the_group_away_again_once_the_holder_has_changed() {
@@ -444,18 +470,18 @@ fn an_owner_that_hears_no_candidate_gives_the_group_away_again_once_the_holder_h
         let seen = Inside { has_holder, held_since, works: false, misses_candidates: true, ..at_rest(&key) };
         let gives = group.step(Event::Beat(seen), replica(&of_own), now).is_some();
         if gives {
-            claims(group, false, &of_own, now + TTL);
-            answered(group, Claimed::Ours(row(own)), &of_own, now + TTL);
+            claims(group, false, &of_own, now + TTL * 2);
+            answered(group, Claimed::Ours(row(own)), &of_own, now + TTL * 2);
             assert!(group.is_ours());
         }
         gives
     };
     assert!(gives(&mut group, true, s(0), s(1_000)));
-    assert!(!gives(&mut group, true, s(0), s(1_010)), "the holder is the same");
-    assert!(!gives(&mut group, false, s(1_002), s(1_010)), "the former one was only replaced by none");
-    assert!(gives(&mut group, true, s(1_002), s(1_010)));
-    assert!(!gives(&mut group, true, s(1_002), s(1_309)));
-    assert!(gives(&mut group, true, s(1_002), s(1_310)));
+    assert!(!gives(&mut group, true, s(0), s(1_012)), "the holder is the same");
+    assert!(!gives(&mut group, false, s(1_002), s(1_012)), "the former one was only replaced by none");
+    assert!(gives(&mut group, true, s(1_002), s(1_012)));
+    assert!(!gives(&mut group, true, s(1_002), s(1_311)));
+    assert!(gives(&mut group, true, s(1_002), s(1_312)));
 }
 
 #[test]
