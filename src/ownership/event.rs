@@ -31,7 +31,7 @@ pub enum Event<'a> {
     /// are under way, or the pods have not been listed.
     Turn(Outside<'a>),
     /// A heartbeat of this replica succeeded, or a watch has shown its first list, and the group, which it owns, is at
-    /// rest: nothing is under way, and nothing is wrong.
+    /// rest: nothing is under way, and no call has failed.
     Beat(Inside<'a>),
     /// The claim that was made for this session was answered.
     Answered(SessionId, Result<Answer, Failure>),
