@@ -181,8 +181,8 @@ impl PodEvidence {
         self.opinion.rely(now);
     }
 
-    /// Another replica asks whether this one hears the pod. `blind`: that one cannot judge it, for reasons of its own, so
-    /// that a verdict against the pod is an answer as well. Returns whether to probe the pod at once.
+    /// Another replica asks whether this one hears the pod. `blind`: that one cannot judge it, for reasons of its own,
+    /// so that a verdict against the pod is an answer as well. Returns whether to probe the pod at once.
     pub fn asked(&mut self, blind: bool, now: Duration) -> bool {
         self.opinion.asked(blind, now, self.thresholds.retry_interval)
     }
