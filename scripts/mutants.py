@@ -232,13 +232,15 @@ def note(mutant, of_commit, began):
         "seconds": round(time.monotonic() - began),
     }
     with record().open("a") as file:
-        file.write(json.dumps(entry) + "\n")
+        file.write("\n" + json.dumps(entry))
 
 
 def show_record(mutants, in_full):
     """The last result of each fault, by commits. What ran before a fault was changed does not count."""
-    lines = record().read_text().splitlines() if record().exists() else []
-    last = {(entry["name"], entry["fault"]): entry for entry in map(json.loads, lines)}
+    # A run that is killed may leave an incomplete line.
+    lines = record().read_text().split("\n") if record().exists() else []
+    complete = [json.loads(line) for line in lines if line.endswith("}")]
+    last = {(entry["name"], entry["fault"]): entry for entry in complete}
     found = [last.get((mutant["name"], content(mutant))) for mutant in mutants]
     ran = [entry for entry in found if entry]
     noticed = [entry for entry in ran if entry["result"] == "noticed"]

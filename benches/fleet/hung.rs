@@ -2,11 +2,12 @@
 //! answer later than the timeout of a probe. And pods of other groups hang while groups of the fleet fail over.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde_json::json;
 
 use crate::{
@@ -32,7 +33,7 @@ const STRANGERS: usize = 300;
 const HANG: Duration = Duration::from_secs(30);
 /// How many groups fail over for each figure.
 const FAILOVERS: usize = 100;
-/// The time between two pods that are deleted: each change of holder ends before the next deletion.
+/// The time between two pods that fail. A change of holder after a deletion ends before the next one.
 const ONE_BY_ONE: Duration = Duration::from_millis(300);
 /// How long the replicas have to return memory.
 const AFTERWARDS: Duration = Duration::from_mins(1);
@@ -149,25 +150,25 @@ async fn deletions(bench: &mut Bench, outcome: &mut Outcome) -> Result<Latencies
     Ok(times)
 }
 
-/// Active pods fall silent: the times from the last answer of each to the next active pod. The time of the fault itself
-/// would add up to an interval, by chance.
+/// Active pods fall silent one by one, as they are deleted above: at once, they would delay each other. The times from
+/// the last answer of each to the next active pod. The time of the fault itself would add up to an interval, by chance.
 async fn silences(bench: &mut Bench, outcome: &mut Outcome) -> Result<Latencies> {
     bench.settle().await?;
     let (groups, holders) = (bench.choose(FAILOVERS), bench.observer.holders());
-    let mut addresses = Vec::new();
-    for group in &groups {
-        addresses.push(Place::of(&holders[group])?.address());
-    }
+    let addresses: BTreeMap<usize, Ipv4Addr> = groups
+        .iter()
+        .map(|group| Ok((*group, Place::of(&holders[group])?.address())))
+        .collect::<Result<_>>()?;
     let mark = bench.observer.mark();
-    network::start_fault(Fault::Silent, &addresses)?;
-    let changes = bench.observer.changes_of(&groups, mark, bench.plan.limit()).await?;
-    let mut times = Vec::new();
-    for ((_, change), address) in changes.iter().zip(&addresses) {
-        let heard = bench.responder.heard(*address).context("a pod that was never probed")?;
-        times.push(change.at.saturating_duration_since(heard));
+    for address in addresses.values() {
+        network::start_fault(Fault::Silent, std::slice::from_ref(address))?;
+        tokio::time::sleep(ONE_BY_ONE).await;
     }
+    let responder = bench.responder.clone();
+    let from = |group: usize| responder.heard(addresses[&group]).unwrap_or_else(Instant::now);
+    let times = bench.failovers(&groups, mark, from).await?;
     network::heal(Fault::Silent)?;
     bench.settle().await?;
     bench.no_other_change("pods silent beside pods that hang", &groups, mark, outcome);
-    Ok(Latencies::of(times))
+    Ok(times)
 }

@@ -232,11 +232,26 @@ impl Group {
         !self.world.policy.paused && (ended || allowed.is_some_and(|allowed| now >= allowed))
     }
 
+    /// Whether nothing happens before the next event, so that another replica can continue as well as this one. Until
+    /// then an unfinished term waits for evidence about its holder.
+    pub(crate) fn is_at_rest(&self, now: Duration) -> bool {
+        let waits = match self.phase() {
+            Phase::Stable => true,
+            Phase::Resuming { until, .. } => now >= *until,
+            _ => false,
+        };
+        waits && !self.busy()
+    }
+
     /// Whether a pod could be made active now, and this replica has no evidence that one works.
     pub(crate) fn lacks_candidate(&self, now: Duration) -> bool {
         let holder = self.known.row.holder.as_ref();
-        let is_due =
-            holder.map_or(!self.world.policy.paused, |holder| self.may_replace(self.has_ended(holder), now));
+        let is_due = match holder {
+            None => !self.world.policy.paused,
+            Some(holder) if self.known.is_finished() => self.may_replace(self.has_ended(holder), now),
+            // A change that was begun is not stopped by a pause or the lock delay.
+            Some(holder) => !self.is_fit(holder),
+        };
         is_due && self.world.obstacle.is_none() && self.successor(holder).is_none()
     }
 

@@ -102,6 +102,9 @@ async fn a_group_of_a_lost_cluster_comes_back_in_another_one_with_the_same_key()
     new.operate(&database);
     eventually("the key to be in use", async || condition(&new.groups, "web", "Ready").await.1 == "KeyInUse")
         .await;
+    let group = format!("{}/web", new.namespace());
+    let (explained, text) = cli::run(&new.server, Some(&database.url()), &["explain", &group]).await;
+    assert!(explained && text.contains("the key orders belongs to another group: "), "{text}");
     let (done, text) = new.reassign(&database, &[]).await;
     assert!(!done && text.contains("its owner is alive"), "{text}");
     assert!(text.contains("Stop that operator first") && text.contains("--force"), "{text}");
@@ -143,6 +146,12 @@ async fn a_group_whose_cluster_and_database_are_lost_continues_above_the_stamps_
     assert!(!done && text.contains("--floor"), "without any token: {text}");
     let (done, text) = site.reassign(&database, &["--floor", "9007199254740993"]).await;
     assert!(!done && text.contains("--floor"), "too large: {text}");
+
+    // The group was restored with its status.
+    let status = Patch::Merge(json!({ "status": { "token": 23 } }));
+    site.groups.patch_status("web", &PatchParams::default(), &status).await.unwrap();
+    let (done, text) = site.reassign(&database, &[]).await;
+    assert!(done && text.contains("the largest token that the cluster knows is 23 (status.token)"), "{text}");
 
     // A pod that was restored with its stamp.
     let stamp = Patch::Merge(json!({ "metadata": { "annotations": { STAMP_ANNOTATION: "old-uid/57" } } }));

@@ -7,9 +7,10 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use leadergroup_lock::memory::{Call, End, Fate, MemoryClient, MemoryDatabase};
 use leadergroup_lock::{
-    BeatEvent, Claim, Claimed, Client, ClientConfig, Clock, Hint, Key, Membership, SessionConfig,
-    SessionEvent, Store,
+    BeatEvent, Claim, Claimed, Client, ClientConfig, Clock, DatabaseConfig, Hint, Key, Membership,
+    SessionConfig, SessionEvent, Store,
 };
+use serde_json::json;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::Instant;
 
@@ -177,6 +178,28 @@ async fn programs_hand_a_key_from_one_to_the_next() {
     let three = connect("three").await;
     drop(guard);
     let _guard = three.lock(&key("a"), 60 * SECOND).await.unwrap();
+}
+
+/// Of two primaries, the one to which new connections lead lacks a grant that the other one has.
+#[tokio::test(start_paused = true)]
+async fn a_key_is_compared_only_on_the_server_that_the_heartbeats_reach() {
+    let database = MemoryDatabase::new();
+    // Longer than the pause between heartbeats, shorter than that between comparisons.
+    let config = DatabaseConfig { connection_max_idle_time: 30 * SECOND, ..DatabaseConfig::default() };
+    let program = MemoryClient::new(&database, "one").with_config(&config);
+    let client = Client::connect(program.store().unwrap(), ClientConfig::default()).await.unwrap();
+    let held = client.try_lock(&key("a")).await.unwrap().unwrap();
+    // By then there is a connection for heartbeats.
+    tokio::time::sleep(5 * SECOND).await;
+    let since_grant = database.commits().iter().rev().take_while(|commit| *commit != "acquire").count();
+    let promoted = database.fork(since_grant + 1);
+    assert_eq!(promoted.dump()["locks"], json!([]));
+    promoted.begin_era(0);
+    program.move_to(&promoted);
+    tokio::time::sleep(600 * SECOND).await;
+    assert!(!held.is_lost(), "its heartbeats reach the server that has the grant");
+    program.cut();
+    tokio::time::timeout(10 * SECOND, held.lost()).await.expect("the heartbeats have moved as well");
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use leadergroup_lock::{Changed, Claimed, Key, LockRow, Refusal, SessionId};
 
 use super::Controller;
 use crate::{
-    election::{self, Event as Election},
+    election::Event as Election,
     operator::{
         executor::{effect::row_of, queue::Urgency},
         group::Group,
@@ -91,7 +91,7 @@ impl Controller {
         let unanswered = self.groups.values().any(|group| group.ownership.is_given());
         let mut room = self.batches.room(unanswered, replica, now);
         let mut given = Given::new();
-        for (name, group) in self.groups.iter_mut().filter(|(_, group)| group.is_at_rest()) {
+        for (name, group) in self.groups.iter_mut().filter(|(_, group)| group.is_at_rest(now)) {
             let record = group.record().clone();
             let event = Event::Beat(inside(group, &record.key, &self.index, room, now));
             if let Some(Effect::Give(why)) = group.ownership.step(event, replica, now) {
@@ -345,11 +345,9 @@ fn announce(why: Why, groups: usize, first: &GroupName) {
 impl Group {
     /// Whether this replica owns the group, nothing is under way and no call has failed, so that another replica can
     /// continue as well as this one.
-    fn is_at_rest(&self) -> bool {
-        let election = self.election();
+    fn is_at_rest(&self, now: Duration) -> bool {
         self.is_owned()
-            && *election.phase() == election::Phase::Stable
-            && !election.busy()
+            && self.election().is_at_rest(now)
             && !self.record().is_deleting()
             && self.trouble.is_none()
     }

@@ -302,3 +302,27 @@ fn a_group_whose_holder_fails_goes_to_a_replica_that_may_hear_a_candidate() {
         assert_eq!(owns(&bench, 0), heard);
     }
 }
+
+/// A change of holder was begun by another replica. This one hears neither the new holder nor any other pod.
+#[test]
+fn an_unfinished_change_goes_to_a_replica_that_may_hear_a_candidate() {
+    let other = elsewhere();
+    let mut bench = Bench::before_lists(1, Some("node-0"), SESSION_TTL);
+    let mut object = group(0);
+    (object.spec.lock.ttl, object.spec.lock.retry_interval) = (HumanDuration(s(5)), HumanDuration(s(1)));
+    bench.list_groups(vec![object]);
+    take(&mut bench, std::slice::from_ref(&other));
+    resume(&mut bench);
+    let mut unheard = |seconds: u64| {
+        for _ in 0..seconds {
+            bench.now += s(1);
+            (0..3).for_each(|pod| bench.probe(0, pod, ProbeOutcome::Unanswered));
+            bench.turn();
+            bench.beat(std::slice::from_ref(&other), Yielded::None);
+        }
+        assert!(!owns(&bench, 0) || matches!(election(&bench, 0).phase(), Phase::Resuming { .. }));
+        owns(&bench, 0)
+    };
+    assert!(unheard(4), "it waits for evidence first");
+    assert!(!unheard(4));
+}

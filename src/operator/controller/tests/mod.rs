@@ -3,6 +3,7 @@
 
 mod adoption;
 mod giving;
+mod reporting;
 
 use std::time::Duration;
 
