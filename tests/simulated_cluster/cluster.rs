@@ -315,21 +315,26 @@ impl Cluster {
         self.pods.get(pod).map(|pod| pod.uid.as_str())
     }
 
-    /// The program in a pod behaves so from now on. If it ends, its kubelet starts it again.
-    pub fn set_program(&mut self, name: &str, program: Program, now: Duration) {
-        let Some(pod) = self.pods.get_mut(name).filter(|pod| pod.program != Program::Ended) else { return };
+    /// The program in a pod behaves so from now on. If it ends, its kubelet starts it again. Returns whether it has
+    /// behaved otherwise.
+    pub fn set_program(&mut self, name: &str, program: Program, now: Duration) -> bool {
+        let Some(pod) = self.pods.get_mut(name).filter(|pod| pod.program != Program::Ended) else {
+            return false;
+        };
+        let changes = pod.program != program;
         pod.program = program;
         self.network.set(pod.address, program);
         if program == Program::Ended {
             self.agenda.plan(now + START, Step::Restarted(name.to_owned()));
         }
+        changes
     }
 
-    /// A user deletes a pod; by force, its object goes at once.
-    pub fn delete_pod(&mut self, name: &str, by_force: bool) {
+    /// A user deletes a pod; by force, its object goes at once. Returns whether it was there.
+    pub fn delete_pod(&mut self, name: &str, by_force: bool) -> bool {
         let grace_seconds = Some(if by_force { 0 } else { 30 });
         let options = DeleteOptions { grace_seconds, ..DeleteOptions::default() };
-        drop(self.api.store().delete(Kind::Pod, NAMESPACE, name, &options));
+        self.api.store().delete(Kind::Pod, NAMESPACE, name, &options).is_ok()
     }
 
     /// The UIDs of the pods on a node.
@@ -344,54 +349,54 @@ impl Cluster {
     }
 
     /// A user asks for a switchover to any pod.
-    pub fn request_switchover(&mut self, group: &str) {
+    pub fn request_switchover(&mut self, group: &str) -> bool {
         self.created += 1;
         let request = format!("request-{}", self.created);
         self.change(Kind::LeaderGroup, NAMESPACE, group, |group| {
             group["metadata"]["annotations"]["leadergroup.dev/switchover"] = request.into();
-        });
+        })
     }
 
     /// A user pauses a group, or resumes it.
-    pub fn pause(&mut self, group: &str, paused: bool) {
-        self.change(Kind::LeaderGroup, NAMESPACE, group, |group| group["spec"]["paused"] = paused.into());
+    pub fn pause(&mut self, group: &str, paused: bool) -> bool {
+        self.change(Kind::LeaderGroup, NAMESPACE, group, |group| group["spec"]["paused"] = paused.into())
     }
 
     /// Someone removes the role from a pod.
-    pub fn remove_role(&mut self, pod: &str) {
+    pub fn remove_role(&mut self, pod: &str) -> bool {
         self.change(Kind::Pod, NAMESPACE, pod, |pod| {
             if let Some(labels) = pod["metadata"]["labels"].as_object_mut() {
                 labels.remove("leadergroup.dev/role");
             }
-        });
+        })
     }
 
     /// A node is cordoned, or no longer.
-    pub fn cordon(&mut self, node: &str, cordoned: bool) {
-        self.change(Kind::Node, "", node, |node| node["spec"]["unschedulable"] = cordoned.into());
+    pub fn cordon(&mut self, node: &str, cordoned: bool) -> bool {
         if let Some(node) = self.nodes.get_mut(node) {
             node.is_cordoned = cordoned;
         }
+        self.change(Kind::Node, "", node, |node| node["spec"]["unschedulable"] = cordoned.into())
     }
 
-    fn change(&self, kind: Kind, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
-        // It may be gone.
-        drop(self.api.store().update(kind, namespace, name, change));
+    /// Returns whether the object has changed. It may be gone.
+    fn change(&self, kind: Kind, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) -> bool {
+        let mut store = self.api.store();
+        let before = store.revision();
+        store.update(kind, namespace, name, change).is_ok() && store.revision() > before
     }
 
-    /// A node loses its power, or comes back with its pods as they were: a freeze.
-    pub fn power(&mut self, node: &str, is_on: bool) {
-        if let Some(state) = self.nodes.get_mut(node) {
-            state.is_on = is_on;
-            self.network.power(node, is_on);
-        }
+    /// A node loses its power, or comes back with its pods as they were: a freeze. Returns whether that is new.
+    pub fn power(&mut self, node: &str, is_on: bool) -> bool {
+        let Some(state) = self.nodes.get_mut(node) else { return false };
+        self.network.power(node, is_on);
+        std::mem::replace(&mut state.is_on, is_on) != is_on
     }
 
-    /// Whether the kubelet of a node reaches the API server.
-    pub fn connect(&mut self, node: &str, is_connected: bool) {
-        if let Some(state) = self.nodes.get_mut(node) {
-            state.is_connected = is_connected;
-        }
+    /// Whether the kubelet of a node reaches the API server. Returns whether that is new.
+    pub fn connect(&mut self, node: &str, is_connected: bool) -> bool {
+        let Some(state) = self.nodes.get_mut(node) else { return false };
+        std::mem::replace(&mut state.is_connected, is_connected) != is_connected
     }
 }
 

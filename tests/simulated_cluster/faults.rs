@@ -1,6 +1,9 @@
 //! What goes wrong in a run, chosen by its seed: each fault begins at some time, and most are undone later.
 
-use std::{ops::Range, time::Duration};
+use std::{collections::BTreeMap, ops::Range, sync::Arc, time::Duration};
+
+use leadergroup_e2e::deck::Deck;
+use parking_lot::Mutex;
 
 use crate::{
     api_server::{Hook, Kind, Review, Verdict},
@@ -26,8 +29,8 @@ pub enum Undo {
     Resume(String),
     Reach(String),
     Server,
-    Lag(Kind),
-    Hold(Kind),
+    Lag(Since),
+    Hold(Since),
     Database,
     Writable,
     Storm,
@@ -37,152 +40,232 @@ pub enum Undo {
     Hooks,
 }
 
-/// The kinds of faults.
-const KINDS: &[fn(&mut Simulation) -> Option<Undo>] = &[
-    |run| program(run, Program::Hangs),
-    |run| program(run, Program::Fails),
-    |run| program(run, Program::Ended),
-    |run| {
-        let pod = run.any_pod()?;
-        run.cluster.delete_pod(&pod, false);
-        None
-    },
-    |run| {
-        let pod = run.any_pod()?;
-        run.cluster.delete_pod(&pod, true);
-        None
-    },
-    |run| {
+/// What came of a fault.
+#[derive(Debug)]
+pub enum Begun {
+    /// There was nothing to disturb, or it is disturbed already.
+    Nothing,
+    /// It has taken effect, and is over or stays.
+    Done,
+    /// It has taken effect, and lasts.
+    Lasts(Undo),
+    /// It lasts, and takes effect on what meets it: that notes it in [`Effects`].
+    Waits(Undo),
+}
+
+/// A kind of faults.
+struct Fault {
+    name: &'static str,
+    begin: fn(&mut Simulation, &'static str) -> Begun,
+}
+
+/// How often the faults of each kind took effect, by the kinds' names. Clones are the same.
+#[derive(Clone, Default)]
+pub struct Effects(Arc<Mutex<BTreeMap<&'static str, u32>>>);
+
+impl Effects {
+    /// A fault of this kind has taken effect.
+    pub fn note(&self, kind: &'static str) {
+        *self.0.lock().entry(kind).or_default() += 1;
+    }
+
+    pub fn counts(&self) -> BTreeMap<&'static str, u32> {
+        self.0.lock().clone()
+    }
+}
+
+/// The names of all kinds.
+pub fn kinds() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().map(|kind| kind.name)
+}
+
+const fn fault(name: &'static str, begin: fn(&mut Simulation, &'static str) -> Begun) -> Fault {
+    Fault { name, begin }
+}
+
+const KINDS: &[Fault] = &[
+    fault("a program hangs", |run, _| program(run, Program::Hangs)),
+    fault("a program fails", |run, _| program(run, Program::Fails)),
+    fault("a program ends", |run, _| program(run, Program::Ended)),
+    fault("a pod is deleted", |run, _| delete(run, false)),
+    fault("a pod is deleted by force", |run, _| delete(run, true)),
+    fault("a node is frozen", |run, _| {
         let node = run.any_node();
-        run.cluster.power(&node, false);
+        let was_on = run.cluster.power(&node, false);
         run.stop_replicas_on(&node);
-        Some(Undo::Power(node))
-    },
-    |run| {
+        lasts(was_on, Undo::Power(node))
+    }),
+    fault("a kubelet is cut off", |run, _| {
         let node = run.any_node();
-        run.cluster.connect(&node, false);
-        Some(Undo::Kubelet(node))
-    },
-    |run| {
-        let (one, other) = (run.any_node(), run.any_node());
-        run.network.connect(&one, &other, false);
-        Some(Undo::Link(one, other))
-    },
-    |run| {
+        lasts(run.cluster.connect(&node, false), Undo::Kubelet(node))
+    }),
+    fault("two nodes are cut off from each other", |run, kind| {
+        let nodes = run.cluster.nodes();
+        let one = run.random.below(nodes.len());
+        let other = (one + 1 + run.random.below(nodes.len() - 1)) % nodes.len();
+        let (one, other) = (nodes[one].clone(), nodes[other].clone());
+        waits(run.network.cut(&one, &other, kind), Undo::Link(one, other))
+    }),
+    fault("a replica is killed", |run, _| {
         let place = run.any_replica();
         run.kill_replica(place);
-        None
-    },
-    |run| {
+        Begun::Done
+    }),
+    fault("a replica is stopped", |run, _| {
         let place = run.any_replica();
-        run.replicas[place].host.stop();
-        Some(Undo::Resume(run.replicas[place].name.clone()))
-    },
-    |run| {
+        let replica = &mut run.replicas[place];
+        lasts(replica.host.stop(), Undo::Resume(replica.name.clone()))
+    }),
+    // Another one takes its place when the fault is undone.
+    fault("a replica is asked to stop", |run, _| {
         let place = run.any_replica();
-        run.replicas[place].ask_to_stop();
-        // Another one takes its place when the fault is undone.
-        Some(Undo::Resume(run.replicas[place].name.clone()))
-    },
-    |run| Some(cut(run, Cut { api: true, database: false })),
-    |run| Some(cut(run, Cut { api: false, database: true })),
-    |run| Some(cut(run, Cut { api: true, database: true })),
-    |run| {
+        let replica = &run.replicas[place];
+        let was_asked = replica.is_stopping();
+        replica.ask_to_stop();
+        lasts(!was_asked, Undo::Resume(replica.name.clone()))
+    }),
+    fault("a replica does not reach the API server", |run, kind| cut(run, kind, true, false)),
+    fault("a replica does not reach the database", |run, kind| cut(run, kind, false, true)),
+    fault("a replica reaches neither", |run, kind| cut(run, kind, true, true)),
+    fault("the API server is stopped", |run, _| {
         let is_orderly = run.random.below(2) == 0;
-        run.api.stop(is_orderly);
-        Some(Undo::Server)
-    },
-    |run| {
-        let kind = watched(run);
-        run.api.store().hold(kind, true);
-        Some(Undo::Hold(kind))
-    },
-    |run| {
-        let kind = watched(run);
-        run.api.store().set_lag(kind, Duration::from_secs(2));
-        Some(Undo::Lag(kind))
-    },
-    |run| {
+        lasts(run.api.stop(is_orderly), Undo::Server)
+    }),
+    fault("a watch shows nothing", |run, kind| {
+        let watched = watched(run);
+        let mut store = run.api.store();
+        store.hold(watched, true);
+        Begun::Waits(Undo::Hold(Since { kind, watched, revision: store.revision() }))
+    }),
+    fault("a watch lags", |run, kind| {
+        let watched = watched(run);
+        let mut store = run.api.store();
+        store.set_lag(watched, Duration::from_secs(2));
+        Begun::Waits(Undo::Lag(Since { kind, watched, revision: store.revision() }))
+    }),
+    fault("compaction", |run, _| {
         run.api.store().compact();
-        None
-    },
-    |run| {
+        Begun::Done
+    }),
+    fault("the database is stopped", |run, _| {
         run.database.stop();
-        Some(Undo::Database)
-    },
-    |run| {
+        Begun::Lasts(Undo::Database)
+    }),
+    fault("the database is restarted", |run, _| {
         run.database.restart();
-        None
-    },
-    |run| {
+        Begun::Done
+    }),
+    fault("the database fails over and loses commits", |run, _| {
         run.record_terms();
         let commits = run.random.below(4);
-        tracing::info!(lost = run.database.fail_over_losing(commits));
-        None
-    },
-    |run| {
+        let lost = run.database.fail_over_losing(commits);
+        tracing::info!(lost);
+        done(lost > 0)
+    }),
+    fault("the database is read-only", |run, _| {
         run.database.set_read_only(true);
-        Some(Undo::Writable)
-    },
-    |run| Some(storm(run, Storm { api: true, database: false })),
-    |run| Some(storm(run, Storm { api: false, database: true })),
-    |run| Some(storm(run, Storm { api: true, database: true })),
-    |run| {
+        Begun::Lasts(Undo::Writable)
+    }),
+    fault("calls to the API server fail", |run, kind| storm(run, kind, true, false)),
+    fault("calls to the database fail", |run, kind| storm(run, kind, false, true)),
+    fault("calls to both fail", |run, kind| storm(run, kind, true, true)),
+    fault("a switchover is requested", |run, _| {
         let group = run.any_group();
-        run.cluster.request_switchover(&group);
-        Some(Undo::Requested(group))
-    },
-    |run| {
+        lasts(run.cluster.request_switchover(&group), Undo::Requested(group))
+    }),
+    fault("a node is cordoned", |run, _| {
         let node = run.any_node();
-        run.cluster.cordon(&node, true);
-        Some(Undo::Cordon(node))
-    },
-    |run| {
+        lasts(run.cluster.cordon(&node, true), Undo::Cordon(node))
+    }),
+    fault("a group is paused", |run, _| {
         let group = run.any_group();
-        run.cluster.pause(&group, true);
-        Some(Undo::Paused(group))
-    },
-    |run| {
-        let pod = run.any_pod()?;
-        run.cluster.remove_role(&pod);
-        None
-    },
-    |run| hook(run, || Verdict::Deny(403, "it is forbidden".to_owned())),
-    |run| hook(run, || Verdict::Fail("it is broken".to_owned())),
-    |run| hook(run, || Verdict::Hang),
+        lasts(run.cluster.pause(&group, true), Undo::Paused(group))
+    }),
+    fault("a role is removed", |run, _| match run.any_pod() {
+        Some(pod) => done(run.cluster.remove_role(&pod)),
+        None => Begun::Nothing,
+    }),
+    fault("a webhook denies", |run, kind| {
+        hook(run, kind, || Verdict::Deny(403, "it is forbidden".to_owned()))
+    }),
+    fault("a webhook fails", |run, kind| hook(run, kind, || Verdict::Fail("it is broken".to_owned()))),
+    fault("a webhook hangs", |run, kind| hook(run, kind, || Verdict::Hang)),
 ];
 
-fn program(run: &mut Simulation, program: Program) -> Option<Undo> {
-    let pod = run.any_pod()?;
-    run.cluster.set_program(&pod, program, run.now);
-    Some(Undo::Program(pod))
+fn done(took_effect: bool) -> Begun {
+    if took_effect { Begun::Done } else { Begun::Nothing }
 }
 
-fn storm(run: &mut Simulation, storm: Storm) -> Undo {
-    run.set_storm(storm);
-    Undo::Storm
+fn lasts(took_effect: bool, undo: Undo) -> Begun {
+    if took_effect { Begun::Lasts(undo) } else { Begun::Nothing }
 }
 
-/// A webhook behaves so towards all changes of one pod.
-fn hook(run: &mut Simulation, verdict: fn() -> Verdict) -> Option<Undo> {
-    let pod = run.any_pod()?;
+fn waits(is_new: bool, undo: Undo) -> Begun {
+    if is_new { Begun::Waits(undo) } else { Begun::Nothing }
+}
+
+fn program(run: &mut Simulation, program: Program) -> Begun {
+    let Some(pod) = run.any_pod() else { return Begun::Nothing };
+    lasts(run.cluster.set_program(&pod, program, run.now), Undo::Program(pod))
+}
+
+fn delete(run: &mut Simulation, by_force: bool) -> Begun {
+    let pod = run.any_pod();
+    done(pod.is_some_and(|pod| run.cluster.delete_pod(&pod, by_force)))
+}
+
+fn storm(run: &mut Simulation, kind: &'static str, api: bool, database: bool) -> Begun {
+    run.set_storm(Storm { kind, api, database });
+    Begun::Waits(Undo::Storm)
+}
+
+/// A webhook behaves so towards all changes of one pod. The pod has also lost its role: otherwise the operator would
+/// hardly ever write to it in that time.
+fn hook(run: &mut Simulation, kind: &'static str, verdict: fn() -> Verdict) -> Begun {
+    let Some(pod) = run.any_pod() else { return Begun::Nothing };
+    run.cluster.remove_role(&pod);
+    let effects = run.effects.clone();
     let review = move |review: &Review<'_>| {
         let concerned = review.request.kind == Kind::Pod && review.request.name == pod;
-        if concerned && review.verb.writes() { verdict() } else { Verdict::Allow }
+        if !concerned || !review.verb.writes() {
+            return Verdict::Allow;
+        }
+        effects.note(kind);
+        verdict()
     };
     run.api.hooks().push(Hook::webhook("check.example.com", review));
-    Some(Undo::Hooks)
+    Begun::Waits(Undo::Hooks)
 }
 
-fn cut(run: &mut Simulation, cut: Cut) -> Undo {
+fn cut(run: &mut Simulation, kind: &'static str, api: bool, database: bool) -> Begun {
     let place = run.any_replica();
-    run.cut(place, cut);
-    Undo::Reach(run.replicas[place].name.clone())
+    run.cut(place, Cut { kind, api, database });
+    Begun::Waits(Undo::Reach(run.replicas[place].name.clone()))
 }
 
 fn watched(run: &mut Simulation) -> Kind {
     let kinds = [Kind::Pod, Kind::LeaderGroup, Kind::Node, Kind::Lease];
     kinds[run.random.below(kinds.len())]
+}
+
+/// Since which revision the watches of a kind of objects have been disturbed, by which fault.
+#[derive(Clone, Copy, Debug)]
+pub struct Since {
+    kind: &'static str,
+    watched: Kind,
+    revision: u64,
+}
+
+impl Since {
+    /// It took effect if there was something that the watches did not show, or showed late.
+    fn note(self, run: &Simulation) {
+        let store = run.api.store();
+        let changes = store.journal().iter().rev().take_while(|change| change.revision > self.revision);
+        let mut objects = changes.filter_map(|change| change.new.as_ref().or(change.old.as_ref()));
+        if objects.any(|object| object.kind == self.watched) {
+            run.effects.note(self.kind);
+        }
+    }
 }
 
 impl Undo {
@@ -202,9 +285,11 @@ impl Undo {
     }
 }
 
-/// Lets time pass with faults, about one in `every`, and undoes them all at the end.
+/// Lets time pass with faults, about one in `every`, and undoes them all at the end. No kind comes again before each
+/// other one has.
 pub fn with_faults(run: &mut Simulation, time: Duration, every: Duration) {
     let (until, mut undoes) = (run.now + time, Vec::<(Duration, Undo, Range<usize>)>::new());
+    let mut deck = Deck::new(&(0..KINDS.len()).collect::<Vec<_>>());
     while run.now < until {
         let pause = run.millis(2 * every);
         run.run(pause);
@@ -213,10 +298,13 @@ pub fn with_faults(run: &mut Simulation, time: Duration, every: Duration) {
         for (at, what, recorded) in due {
             run.act(|run| undo(run, what, at, recorded));
         }
-        let kind = run.random.below(KINDS.len());
-        tracing::info!(kind, at = ?run.now, "a fault");
-        if let Some(what) = run.act(KINDS[kind]) {
-            tracing::info!(?what, "a fault");
+        let Some(kind) = deck.deal(&mut run.random, |kind, _| Some(&KINDS[kind])) else { continue };
+        let begun = run.act(|run| (kind.begin)(run, kind.name));
+        tracing::info!(kind.name, ?begun, at = ?run.now, "a fault");
+        if matches!(begun, Begun::Done | Begun::Lasts(_)) {
+            run.effects.note(kind.name);
+        }
+        if let Begun::Lasts(what) | Begun::Waits(what) = begun {
             let lasts = if matches!(what, Undo::Requested(_)) { REQUEST } else { run.millis(LONGEST) };
             let (pods, reasons) = what.counts_against(run);
             let recorded = run.fault(pods, reasons);
@@ -243,22 +331,36 @@ fn undo(run: &mut Simulation, what: Undo, at: Duration, recorded: Range<usize>) 
     }
     match what {
         Undo::Requested(_) => {}
-        Undo::Program(pod) => run.cluster.set_program(&pod, Program::Serves, run.now),
+        Undo::Program(pod) => {
+            run.cluster.set_program(&pod, Program::Serves, run.now);
+        }
         Undo::Power(node) => {
             run.cluster.power(&node, true);
             run.resume_replicas_on(&node);
         }
-        Undo::Kubelet(node) => run.cluster.connect(&node, true),
-        Undo::Link(one, other) => run.network.connect(&one, &other, true),
+        Undo::Kubelet(node) => {
+            run.cluster.connect(&node, true);
+        }
+        Undo::Link(one, other) => run.network.join(&one, &other),
         Undo::Resume(name) => run.resume_or_replace(&name),
         Undo::Reach(name) => run.reach(&name),
         Undo::Server => run.api.start(),
-        Undo::Lag(kind) => run.api.store().set_lag(kind, Duration::ZERO),
-        Undo::Hold(kind) => run.api.store().hold(kind, false),
+        Undo::Lag(since) => {
+            since.note(run);
+            run.api.store().set_lag(since.watched, Duration::ZERO);
+        }
+        Undo::Hold(since) => {
+            since.note(run);
+            run.api.store().hold(since.watched, false);
+        }
         Undo::Database => run.database.start(),
         Undo::Storm => run.set_storm(Storm::default()),
-        Undo::Cordon(node) => run.cluster.cordon(&node, false),
-        Undo::Paused(group) => run.cluster.pause(&group, false),
+        Undo::Cordon(node) => {
+            run.cluster.cordon(&node, false);
+        }
+        Undo::Paused(group) => {
+            run.cluster.pause(&group, false);
+        }
         Undo::Hooks => run.api.hooks().clear(),
         Undo::Writable => run.database.set_read_only(false),
     }

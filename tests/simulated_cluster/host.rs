@@ -39,9 +39,11 @@ impl Host {
         self.runtime.block_on(async { sleep(time).await });
     }
 
-    /// Stops it: nothing in it happens, while its clock goes on.
-    pub fn stop(&mut self) {
+    /// Stops it: nothing in it happens, while its clock goes on. Returns whether it ran.
+    pub fn stop(&mut self) -> bool {
+        let ran = self.stopped.is_none();
         self.stopped.get_or_insert_default();
+        ran
     }
 
     /// Resumes it. All that was due in the meantime is due now.

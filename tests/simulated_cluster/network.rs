@@ -19,6 +19,8 @@ use tokio::{
     time::sleep,
 };
 
+use crate::faults::Effects;
+
 /// How long a packet is on its way.
 const LATENCY: Duration = Duration::from_millis(1);
 /// The longest request of a probe.
@@ -39,16 +41,17 @@ pub enum Program {
 }
 
 /// The network. Clones are the same network.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Pods(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
     pods: BTreeMap<IpAddr, Pod>,
-    /// Nodes between which no packet passes, in their order.
-    cut: BTreeSet<(String, String)>,
+    /// Nodes between which no packet passes, in their order, and the kind of the fault.
+    cut: BTreeMap<(String, String), &'static str>,
     /// Nodes that have no power, or are frozen.
     dark: BTreeSet<String>,
+    effects: Effects,
 }
 
 struct Pod {
@@ -57,6 +60,11 @@ struct Pod {
 }
 
 impl Pods {
+    /// A network without pods.
+    pub fn new(effects: Effects) -> Self {
+        Self(Arc::new(Mutex::new(State { effects, ..State::default() })))
+    }
+
     /// A pod with this address runs on a node.
     pub fn add(&self, address: IpAddr, node: &str) {
         let pod = Pod { node: node.to_owned(), program: watch::channel(Program::Serves).0 };
@@ -75,15 +83,14 @@ impl Pods {
         }
     }
 
-    /// Whether packets pass between two nodes from now on.
-    pub fn connect(&self, one: &str, other: &str, is_connected: bool) {
-        let pair = ordered(one, other);
-        let cut = &mut self.0.lock().cut;
-        if is_connected {
-            cut.remove(&pair)
-        } else {
-            cut.insert(pair)
-        };
+    /// No packets pass between two nodes from now on, because of a fault of this kind. Returns whether they did before.
+    pub fn cut(&self, one: &str, other: &str, kind: &'static str) -> bool {
+        self.0.lock().cut.insert(ordered(one, other), kind).is_none()
+    }
+
+    /// Packets pass between two nodes again.
+    pub fn join(&self, one: &str, other: &str) {
+        self.0.lock().cut.remove(&ordered(one, other));
     }
 
     /// Whether a node runs from now on.
@@ -103,11 +110,15 @@ impl Pods {
 
     fn reaches(&self, node: &str, address: IpAddr) -> bool {
         let state = self.0.lock();
-        state.pods.get(&address).is_some_and(|pod| {
-            !state.dark.contains(&pod.node)
-                && !state.dark.contains(node)
-                && !state.cut.contains(&ordered(node, &pod.node))
-        })
+        let Some(pod) = state.pods.get(&address) else { return false };
+        if state.dark.contains(&pod.node) || state.dark.contains(node) {
+            return false;
+        }
+        let cut = state.cut.get(&ordered(node, &pod.node));
+        if let Some(kind) = cut {
+            state.effects.note(kind);
+        }
+        cut.is_none()
     }
 
     fn program(&self, address: IpAddr) -> Option<watch::Receiver<Program>> {

@@ -1,6 +1,6 @@
 //! The runs.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::{faults, log, simulation::Simulation};
 use leadergroup_e2e::history::{not_at_rest, operator_writes};
@@ -15,9 +15,14 @@ fn groups_get_a_holder_and_keep_it() {
     assert_eq!(checked.promotions.len(), 2, "{:#?}", checked.promotions);
 }
 
-/// A run of two minutes with faults, and what follows.
-fn faulty(seed: u64) {
-    let mut run = Simulation::new(seed, 3);
+/// How many groups a run with faults has.
+const GROUPS: usize = 3;
+/// From so many runs on, each kind of fault must have taken effect.
+const ENOUGH: u64 = 5;
+
+/// A run of two minutes with faults, and what follows. Returns which kinds of faults took effect.
+fn faulty(seed: u64) -> impl Iterator<Item = &'static str> {
+    let mut run = Simulation::new(seed, GROUPS);
     run.run(Duration::from_secs(10));
     faults::with_faults(&mut run, Duration::from_mins(2), Duration::from_secs(4));
     run.run(Duration::from_mins(1));
@@ -30,7 +35,10 @@ fn faulty(seed: u64) {
     assert!(unrest.is_empty(), "seed {seed}: {unrest:#?}\n{}", run.state());
     let writes = operator_writes(&history, i64::try_from(quiet).unwrap());
     assert!(writes.is_empty(), "seed {seed}: {writes:#?}");
-    eprintln!("seed {seed}: {} promotions, {} revisions", checked.promotions.len(), checked.revisions);
+    let (promotions, effects) = (checked.promotions.len(), run.effects.counts());
+    eprintln!("seed {seed}: {promotions} promotions, {} revisions, {effects:?}", checked.revisions);
+    assert!(promotions > GROUPS, "seed {seed}: the faults did not make any other pod active");
+    effects.into_keys()
 }
 
 #[test]
@@ -50,7 +58,11 @@ fn random_faults() {
     log::show();
     let number = |name: &str, usual| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
     let first: u64 = number("LEADERGROUP_CLUSTER_SEED", 1);
-    for seed in first..first + number("LEADERGROUP_CLUSTER_SEEDS", 5) {
-        faulty(seed);
+    let runs = number("LEADERGROUP_CLUSTER_SEEDS", ENOUGH);
+    let mut seen = BTreeSet::new();
+    for seed in first..first + runs {
+        seen.extend(faulty(seed));
     }
+    let without: Vec<_> = faults::kinds().filter(|kind| !seen.contains(kind)).collect();
+    assert!(runs < ENOUGH || without.is_empty(), "no fault of these kinds took effect: {without:?}");
 }

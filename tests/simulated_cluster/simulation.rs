@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::{
     api_server::{ApiServer, Clock, Dropped, Fate, Kind, Outcome, Refusal, RequestInfo},
     cluster::Cluster,
+    faults::Effects,
     host::Host,
     log,
     network::Pods,
@@ -38,18 +39,21 @@ struct State {
     /// What replicas do not reach, by their names.
     cuts: BTreeMap<String, Cut>,
     storm: Storm,
+    effects: Effects,
 }
 
-/// What a replica does not reach.
+/// What a replica does not reach, and the kind of the fault.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cut {
+    pub kind: &'static str,
     pub api: bool,
     pub database: bool,
 }
 
-/// Which calls fail now and then: one in four.
+/// Which calls fail now and then: one in four. And the kind of the fault.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Storm {
+    pub kind: &'static str,
     pub api: bool,
     pub database: bool,
 }
@@ -59,6 +63,11 @@ impl Ways {
         let replica = client.split('/').next().unwrap_or_default();
         let state = self.0.lock();
         (state.cuts.get(replica).copied().unwrap_or_default(), state.storm)
+    }
+
+    /// A fault of this kind has met a call.
+    fn met(&self, kind: &'static str) {
+        self.0.lock().effects.note(kind);
     }
 }
 
@@ -72,6 +81,8 @@ pub struct Simulation {
     pub replicas: Vec<Process>,
     /// For how long it has run.
     pub now: Duration,
+    /// Which faults took effect.
+    pub effects: Effects,
     world: Host,
     start: Instant,
     ways: Ways,
@@ -85,14 +96,15 @@ impl Simulation {
     /// Three replicas that have not started, and groups of three pods.
     pub fn new(seed: u64, groups: usize) -> Self {
         let world = Host::new(0);
-        let ways = Ways::default();
+        let (ways, effects) = (Ways::default(), Effects::default());
+        ways.0.lock().effects = effects.clone();
         let entered = world.handle().enter();
         let start = Instant::now();
         let api = ApiServer::new(Clock::starting_at(Timestamp::constant(1_800_000_000, 0)), seed);
         api.set_fates(fates(Random::new(seed ^ 1), ways.clone()));
         let database = MemoryDatabase::with_seed(seed);
         database.set_network(statements(Random::new(seed ^ 2), ways.clone()));
-        let network = Pods::default();
+        let network = Pods::new(effects.clone());
         let cluster = Cluster::new(api.clone(), network.clone(), &NODES, groups);
         drop(entered);
         let mut simulation = Self {
@@ -106,6 +118,7 @@ impl Simulation {
             world,
             start,
             ways,
+            effects,
             terms: BTreeMap::new(),
             faults: Vec::new(),
             started: 0,
@@ -203,7 +216,9 @@ impl Simulation {
     }
 
     pub fn stop_replicas_on(&mut self, node: &str) {
-        self.replicas.iter_mut().filter(|it| it.node == node).for_each(|it| it.host.stop());
+        for replica in self.replicas.iter_mut().filter(|it| it.node == node) {
+            replica.host.stop();
+        }
     }
 
     pub fn resume_replicas_on(&mut self, node: &str) {
@@ -314,9 +329,11 @@ fn fates(mut random: Random, ways: Ways) -> impl FnMut(&RequestInfo) -> Fate + S
     move |request| {
         let (cut, storm) = ways.of(&request.client);
         if cut.api {
+            ways.met(cut.kind);
             return Fate { outcome: Outcome::Hung, ..Fate::default() };
         }
         let outcome = if storm.api && random.below(4) == 0 {
+            ways.met(storm.kind);
             FAILURES[random.below(FAILURES.len())].clone()
         } else {
             Outcome::Served
@@ -339,10 +356,12 @@ fn statements(random: Random, ways: Ways) -> impl Fn(&Call<'_>) -> DatabaseFate 
     move |call| {
         let (cut, storm) = ways.of(call.client);
         if cut.database {
+            ways.met(cut.kind);
             return DatabaseFate::HANGS;
         }
         let mut random = random.lock();
         let end = if storm.database && random.below(4) == 0 {
+            ways.met(storm.kind);
             FAILURES[random.below(FAILURES.len())]
         } else {
             End::Answered

@@ -131,11 +131,13 @@ impl ApiServer {
     }
 
     /// Ends the server's process: in an orderly way, which ends all watches, or so that all connections break. Requests
-    /// under way are not answered; what they have not stored yet they do not store. New ones find no connection.
-    pub fn stop(&self, is_orderly: bool) {
-        self.0.running.send_replace(false);
+    /// under way are not answered; what they have not stored yet they do not store. New ones find no connection. Returns
+    /// whether it ran.
+    pub fn stop(&self, is_orderly: bool) -> bool {
+        let ran = self.0.running.send_replace(false);
         let state = if is_orderly { Connection::Ended } else { Connection::Broken };
         self.set_connections(state, |_| true);
+        ran
     }
 
     /// Starts it again. Its watch cache knows no earlier changes.
