@@ -35,7 +35,7 @@ pub fn check(history: &History) -> Checked {
 }
 
 /// The role that the scenarios' Services select if the operator writes their endpoints. No pod has it.
-const NO_ROLE: &str = "managed";
+pub(super) const NO_ROLE: &str = "managed";
 
 /// After this time Kubernetes and the operator have rewritten the slices of a Service whose selector was edited.
 const SELECTOR_IS_FOLLOWED: Duration = Duration::from_secs(5);
@@ -72,6 +72,8 @@ struct Checker<'a> {
     /// The Service, and when its selector was last edited.
     services: BTreeMap<Name, (ServiceView, Option<Moment>)>,
     slices: BTreeMap<Name, SliceView>,
+    /// The serving endpoints that each slice, or the one of its name before it, was last written with.
+    written: BTreeMap<Name, BTreeSet<String>>,
     groups: BTreeMap<String, Group>,
     keys: BTreeMap<String, Announced>,
     /// The sets of active pods that were reported, so that each violation is reported once.
@@ -86,6 +88,7 @@ impl<'a> Checker<'a> {
             pods: BTreeMap::new(),
             services: BTreeMap::new(),
             slices: BTreeMap::new(),
+            written: BTreeMap::new(),
             groups: BTreeMap::new(),
             keys: BTreeMap::new(),
             reported: BTreeSet::new(),
@@ -114,9 +117,14 @@ impl<'a> Checker<'a> {
                 self.services.insert(name, (service.clone(), edited));
             }
             (Kind::EndpointSlice, Some(Object::Slice(slice))) => {
-                let before = self.slices.insert(name, slice.clone());
+                let is_new = self.slices.insert(name.clone(), slice.clone()).is_none();
                 self.count_endpoints(change, slice);
-                self.compare_families(change, slice, before.as_ref());
+                // Slices are created without endpoints. That says nothing about the other families.
+                if !is_new || !slice.serving.is_empty() {
+                    let serving = slice.serving.iter().cloned().collect();
+                    let before = self.written.insert(name, serving).unwrap_or_default();
+                    self.compare_families(change, slice, before);
+                }
             }
             (Kind::LeaderGroup, Some(Object::Group(group))) => {
                 self.group_changed(change, group);
@@ -221,10 +229,10 @@ impl<'a> Checker<'a> {
 
     /// The slices of several address families are written one after the other. A slice is behind by one change at most:
     /// when one of a family is written, the others list what this one lists now, or did before.
-    fn compare_families(&mut self, change: &Change, slice: &SliceView, before: Option<&SliceView>) {
+    fn compare_families(&mut self, change: &Change, slice: &SliceView, before: BTreeSet<String>) {
         let Some(mut serving) = self.serving(change, slice, &change.id.namespace) else { return };
         let mut known = serving.remove(&slice.family).unwrap_or_default();
-        known.extend(before.into_iter().flat_map(|before| before.serving.iter().cloned()));
+        known.extend(before);
         let behind: BTreeSet<_> =
             serving.into_values().flatten().filter(|pod| !known.contains(pod)).collect();
         let service = slice.service.as_deref().unwrap_or_default();
