@@ -251,7 +251,7 @@ fn cut(run: &mut Simulation, kind: &'static str, api: bool, database: bool) -> B
 }
 
 fn watched(run: &mut Simulation) -> Kind {
-    let kinds = [Kind::Pod, Kind::LeaderGroup, Kind::Node, Kind::Lease, Kind::Service, Kind::EndpointSlice];
+    let kinds = [Kind::Pod, Kind::LeaderGroup, Kind::Node, Kind::Lease, Kind::EndpointSlice];
     kinds[run.random.below(kinds.len())]
 }
 
