@@ -34,9 +34,6 @@ pub fn check(history: &History) -> Checked {
     checker.out
 }
 
-/// The role that the scenarios' Services select if the operator writes their endpoints. No pod has it.
-pub(super) const NO_ROLE: &str = "managed";
-
 /// After this time Kubernetes and the operator have rewritten the slices of a Service whose selector was edited.
 const SELECTOR_IS_FOLLOWED: Duration = Duration::from_secs(5);
 
@@ -118,12 +115,11 @@ impl<'a> Checker<'a> {
             }
             (Kind::EndpointSlice, Some(Object::Slice(slice))) => {
                 let is_new = self.slices.insert(name.clone(), slice.clone()).is_none();
-                self.count_endpoints(change, slice);
+                self.count_in(change, slice, &change.id.namespace);
                 // Slices are created without endpoints. That says nothing about the other families.
                 if !is_new || !slice.serving.is_empty() {
-                    let serving = slice.serving.iter().cloned().collect();
-                    let before = self.written.insert(name, serving).unwrap_or_default();
-                    self.compare_families(change, slice, before);
+                    let before = self.written.insert(name, slice.serving.iter().cloned().collect());
+                    self.compare_families(change, slice, before.unwrap_or_default());
                 }
             }
             (Kind::LeaderGroup, Some(Object::Group(group))) => {
@@ -212,10 +208,6 @@ impl<'a> Checker<'a> {
     }
 
     /// Counts the serving endpoints that one Service has in the family of this slice, over all its slices.
-    fn count_endpoints(&mut self, change: &Change, slice: &SliceView) {
-        self.count_in(change, slice, &change.id.namespace);
-    }
-
     fn count_in(&mut self, change: &Change, slice: &SliceView, namespace: &str) {
         let mut serving = self.serving(change, slice, namespace).unwrap_or_default();
         let serving = serving.remove(&slice.family).unwrap_or_default();
@@ -257,9 +249,8 @@ impl<'a> Checker<'a> {
         let groups = self.groups.values().filter(|group| group.namespace == namespace);
         let mut routings = groups.map(|group| &group.view.routing);
         let role = |label: &str| service.selector.get(label).map(String::as_str);
-        let is_left = service.selector.is_empty() || role(ROLE_LABEL).is_some_and(|role| role == NO_ROLE);
         role(ROLE_LABEL) == Some(ACTIVE_VALUE)
-            || (service.group.is_some() && is_left)
+            || (service.group.is_some() && service.selects_nothing(ROLE_LABEL))
             || routings.any(|it| role(&it.role_label) == Some(&it.active_value))
     }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use leadergroup::api::{Endpoints, Stamp};
 
-use super::check::NO_ROLE;
 use super::objects::selects;
 use super::outcome::{Invariant, Violation};
 use super::{Change, GroupView, History, Object, ObjectId, PodView, ServiceView, SliceView};
@@ -120,9 +119,7 @@ fn unrouted<'a>(
     slices: &[(&ObjectId, &SliceView)],
 ) -> Vec<(Invariant, String)> {
     let is_left = |service: &ServiceView| {
-        let role = service.selector.get(&group.routing.role_label);
-        service.group.as_ref() == Some(&id.name)
-            && (service.selector.is_empty() || role.is_some_and(|role| role == NO_ROLE))
+        service.group.as_ref() == Some(&id.name) && service.selects_nothing(&group.routing.role_label)
     };
     let has_slice =
         |service: &ObjectId| slices.iter().any(|(_, slice)| slice.service.as_ref() == Some(&service.name));

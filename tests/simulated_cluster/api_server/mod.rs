@@ -136,8 +136,8 @@ impl ApiServer {
     }
 
     /// Ends the server's process: in an orderly way, which ends all watches, or so that all connections break. Requests
-    /// under way are not answered; what they have not stored yet they do not store. New ones find no connection. Returns
-    /// whether it ran.
+    /// under way are not answered; what they have not stored yet they do not store. New ones find no connection.
+    /// Returns whether it ran.
     pub fn stop(&self, is_orderly: bool) -> bool {
         let ran = self.0.running.swap(false, Ordering::Relaxed);
         self.0.stopping.notify_waiters();
