@@ -30,8 +30,8 @@ test: root prerequisites ## Run everything: formatting, lints, unit, integration
 	scripts/test.sh
 
 .PHONY: mutants
-mutants: build-cluster ## Plant faults in a copy of the sources and see that tests notice each: ONLY=<words> SHARD=0/8
-	source scripts/no-cluster.sh; scripts/mutants.py $(if $(SHARD),--shard $(SHARD)) $(ONLY)
+mutants: build-cluster ## Plant faults in a copy of the sources and see that tests notice each: ONLY=<words> SHARD=0/8; RECORD=1 shows earlier runs
+	source scripts/no-cluster.sh; scripts/mutants.py $(if $(RECORD),--record,$(if $(SHARD),--shard $(SHARD)) $(ONLY))
 
 .PHONY: mutants-generated
 mutants-generated: ## Make small generated changes to a room's decision code and see that fast tests notice each: ROOM=election SHARD=0/8 DIFF=<file>

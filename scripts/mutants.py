@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Puts each planted fault of tests/mutants into a copy of the sources, and runs the tests that have to notice it. Fails
-if a fault is not noticed, or no longer fits the sources.
+at the end if a fault was not noticed, or no longer fits the sources; the others run nevertheless.
 
 First the tests that the chosen faults name must pass on the copy as it is: where they fail anyway, they would seem to
-notice every fault.
+notice every fault, and those faults are not planted.
 
 There is a file for each room, with at least three faults. In a fault, `find` occurs exactly once in `file`, which may be
 of any language. `tests` are arguments for `cargo test`: "--test <name> <words>" for any package, or "--lib <words>" for the
@@ -11,22 +11,32 @@ one that the file belongs to; if there are several in a list, each must notice t
 `command`, which is run in the copy.
 
   mutants.py --check                    only checks that each fault fits the sources
+  mutants.py --record                   only shows what the runs of earlier days have noticed
   mutants.py [--shard 0/8] [WORD ...]   runs all faults, or those whose name or file contains a word, or the first eighth
+
+Each fault that ran adds a line to mutants/record.jsonl in the target directory: the fault, the commit, the result, the
+kinds of tests that noticed it, and how long that took. So the shards of several nights add up.
 """
 
 import functools
+import hashlib
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # The rooms of the code, the chart, and the checkers in tests.
-ROOMS = "api chart cli config e2e election health lock operator ownership routing simulation telemetry".split()
+ROOMS = (
+    "api chart cli config e2e election health lock memory operator ownership routing simulated_cluster simulation status "
+    "telemetry"
+).split()
 FEWEST = 3
 # A test that hangs because of a fault has noticed it.
 LIMIT_SECONDS = 900
@@ -71,15 +81,19 @@ def stale(mutant):
                 yield words
 
 
+def misfits_of(mutant, tree=ROOT):
+    """Why one fault cannot be planted."""
+    file = tree / mutant["file"]
+    count = file.read_text().count(mutant["find"]) if file.is_file() else 0
+    if count != 1:
+        yield f'{mutant["file"]}: {count} times, not once: {mutant["find"]}'
+    if not mutant["checks"]:
+        yield f'{mutant["name"]}: neither tests nor a command'
+    yield from (f'{mutant["name"]}: no test has {words} in its name' for words in stale(mutant))
+
+
 def misfits(mutants):
-    found = []
-    for mutant in mutants:
-        count = (ROOT / mutant["file"]).read_text().count(mutant["find"])
-        if count != 1:
-            found.append(f'{mutant["file"]}: {count} times, not once: {mutant["find"]}')
-        if not mutant["checks"]:
-            found.append(f'{mutant["name"]}: neither tests nor a command')
-        found += [f'{mutant["name"]}: no test has {words} in its name' for words in stale(mutant)]
+    found = [problem for mutant in mutants for problem in misfits_of(mutant)]
     names = [mutant["name"] for mutant in mutants]
     found += [f"twice: {name}" for name in sorted(set(names)) if names.count(name) > 1]
     rooms = [mutant["room"] for mutant in mutants]
@@ -194,6 +208,56 @@ def table(rows):
         print(f"{room:12}{len(own):8}{len(noticed):9}  {by}")
 
 
+def record():
+    return Path(os.environ["CARGO_TARGET_DIR"]) / "mutants/record.jsonl"
+
+
+def content(mutant):
+    """Tells a fault from one of the same name that was changed since."""
+    parts = [mutant["file"], mutant["find"], mutant["replace"], *(" ".join(check) for check in mutant["checks"])]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+
+
+def commit():
+    git = ["git", "-C", ROOT]
+    asked = [["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain"]]
+    head, changes = (subprocess.run([*git, *of], check=True, capture_output=True, text=True).stdout for of in asked)
+    return head.strip() + ("+changes" if changes else "")
+
+
+def note(mutant, of_commit, began):
+    entry = {
+        "name": mutant["name"], "room": mutant["room"], "fault": content(mutant), "commit": of_commit,
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "result": mutant["result"], "by": mutant["layers"],
+        "seconds": round(time.monotonic() - began),
+    }
+    with record().open("a") as file:
+        file.write(json.dumps(entry) + "\n")
+
+
+def show_record(mutants, in_full):
+    """The last result of each fault, by commits. What ran before a fault was changed does not count."""
+    lines = record().read_text().splitlines() if record().exists() else []
+    last = {(entry["name"], entry["fault"]): entry for entry in map(json.loads, lines)}
+    found = [last.get((mutant["name"], content(mutant))) for mutant in mutants]
+    ran = [entry for entry in found if entry]
+    noticed = [entry for entry in ran if entry["result"] == "noticed"]
+    never = [mutant for mutant, entry in zip(mutants, found) if entry is None]
+    print("\nall runs so far:")
+    for mutant in never if in_full else []:
+        print(f'never ran: {mutant["name"]} ({mutant["room"]})')
+    for entry in ran:
+        if entry["result"] != "noticed":
+            print(f'{entry["result"]}, at {entry["commit"]}: {entry["name"]} ({entry["room"]})')
+    for of in dict.fromkeys(entry["commit"] for entry in sorted(ran, key=lambda entry: entry["at"])):
+        own = [entry for entry in ran if entry["commit"] == of]
+        days = sorted({entry["at"][:10] for entry in own})
+        print(f'at {of}, {" to ".join(dict.fromkeys([days[0], days[-1]]))}: '
+              f'{sum(entry["result"] == "noticed" for entry in own)} of {len(own)} noticed')
+    print(f"{len(noticed)} of {len(mutants)} faults were noticed, {len(ran) - len(noticed)} were not, "
+          f"{len(never)} never ran")
+
+
 def choose(mutants, arguments):
     first, count = 0, 1
     if arguments[:1] == ["--shard"]:
@@ -204,48 +268,70 @@ def choose(mutants, arguments):
     return chosen or sys.exit(f"error: no fault contains {arguments}")
 
 
+def plant(mutant, tree, target, useless):
+    """Puts the fault into the copy, runs its tests, and takes it out. Notes in the fault what came of it. Tests that are
+    `useless` do not pass without a fault: they would notice every fault, or none."""
+    mutant["layers"] = []
+    problems = [f"does not fit: {problem}" for problem in misfits_of(mutant, tree)]
+    problems += [f"without the fault {useless[tuple(of)]}" for of in mutant["checks"] if tuple(of) in useless]
+    if problems:
+        print("\n".join(f"       {problem}" for problem in problems), flush=True)
+        mutant["result"] = problems[0].split(":")[0]
+        return
+    file = tree / mutant["file"]
+    original = file.read_text()
+    faulty = original.replace(mutant["find"], mutant["replace"])
+    file.write_text(faulty)
+    results = []
+    try:
+        for check in mutant["checks"]:
+            said, what = verdict(check, tree, target)
+            if said == "too long":
+                # Unless the machine is so busy that it takes too long without the fault, too.
+                file.write_text(original)
+                without, _ = verdict(check, tree, target)
+                file.write_text(faulty)
+                said = said if without == "passed" else f"without the fault {without}, with it too long"
+            print(f'       {layer(check)}: {"SURVIVED" if said == "passed" else said} {what}', flush=True)
+            mutant["layers"] += [layer(check)] if said == "failed" else ["time-out"] if said == "too long" else []
+            results.append("survived" if said == "passed" else said)
+    finally:
+        file.write_text(original)
+    wrong = [said for said in results if said not in ("failed", "too long")]
+    mutant["result"] = wrong[0] if wrong else "noticed"
+
+
 def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("error: terminated"))
     mutants = load()
-    wrong = misfits(mutants)
-    if wrong:
-        sys.exit("error: these faults of tests/mutants do not fit:\n" + "\n".join(wrong))
+    if sys.argv[1:] == ["--record"]:
+        return show_record(mutants, in_full=True)
     if sys.argv[1:] == ["--check"]:
-        return
+        wrong = misfits(mutants)
+        return wrong and sys.exit("error: these faults of tests/mutants do not fit:\n" + "\n".join(wrong))
     chosen = choose(mutants, sys.argv[1:])
     home = Path(os.environ["CARGO_TARGET_DIR"]) / "mutants"
     tree, target = home / "tree", home / "target"
     tree.mkdir(parents=True, exist_ok=True)
     copy_sources(tree)
     seed(target)
-    for check in sorted({tuple(check) for mutant in chosen for check in mutant["checks"]}):
+    of_commit = commit()
+    fit = [mutant for mutant in chosen if not any(misfits_of(mutant))]
+    useless = {}
+    for check in sorted({tuple(check) for mutant in fit for check in mutant["checks"]}):
         said, what = verdict(list(check), tree, target)
-        print(f'without a fault  {" ".join(check[1:])}: {said}', flush=True)
+        print(f'without a fault  {" ".join(check[1:])}: {said} {what}', flush=True)
         if said != "passed":
-            sys.exit(f"error: these tests would notice every fault, or none: {what}")
+            useless[check] = said
     for number, mutant in enumerate(chosen, 1):
         print(f'{number:2}/{len(chosen)}  {mutant["name"]} ({mutant["file"]})', flush=True)
-        file = tree / mutant["file"]
-        original = file.read_text()
-        faulty = original.replace(mutant["find"], mutant["replace"])
-        file.write_text(faulty)
-        mutant["layers"] = []
-        try:
-            for check in mutant["checks"]:
-                said, what = verdict(check, tree, target)
-                if said == "too long":
-                    # Unless the machine is so busy that it takes too long without the fault, too.
-                    file.write_text(original)
-                    without, _ = verdict(check, tree, target)
-                    file.write_text(faulty)
-                    said = said if without == "passed" else f"without the fault {without}, with it too long"
-                print(f'       {layer(check)}: {"SURVIVED" if said == "passed" else said} {what}', flush=True)
-                mutant["layers"] += [layer(check)] if said == "failed" else ["time-out"] if said == "too long" else []
-        finally:
-            file.write_text(original)
-        mutant["noticed"] = len(mutant["layers"]) == len(mutant["checks"])
+        began = time.monotonic()
+        plant(mutant, tree, target, useless)
+        mutant["noticed"] = mutant["result"] == "noticed"
+        note(mutant, of_commit, began)
     table(chosen)
-    missed = [mutant["name"] for mutant in chosen if not mutant["noticed"]]
+    show_record(mutants, in_full=False)
+    missed = [f'{mutant["name"]}: {mutant["result"]}' for mutant in chosen if not mutant["noticed"]]
     if missed:
         sys.exit(f"error: {len(missed)} of {len(chosen)} faults were not noticed:\n" + "\n".join(missed))
 

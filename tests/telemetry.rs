@@ -447,6 +447,8 @@ impl Lines {
             let _guard = span.enter();
             tracing::info!(token = 7, "promoted \"web-1\"");
             tracing::debug!("detail");
+            tracing::warn!(target: "kube_client::client", "an attempt failed");
+            tracing::warn!(target: "kube_runtime::watcher", "an attempt failed");
         });
         let bytes = lines.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
@@ -471,6 +473,14 @@ fn a_line_for_people_is_plain_and_the_filter_decides() {
     assert!(!log.contains('\u{1b}') && !log.contains("detail"), "{log}");
     assert!(Lines::logged(LogFormat::Text, "warn,telemetry=debug").contains("detail"));
     assert_eq!(Lines::logged(LogFormat::Text, "off"), "");
+}
+
+/// They log a line for every failed attempt. The operator says once what fails, and why.
+#[test]
+fn what_the_client_logs_is_off_unless_the_filter_names_it() {
+    assert!(!Lines::logged(LogFormat::Text, "debug").contains("an attempt failed"));
+    let named = Lines::logged(LogFormat::Text, "info,kube_client=warn");
+    assert!(named.contains("kube_client") && !named.contains("kube_runtime"), "{named}");
 }
 
 #[test]

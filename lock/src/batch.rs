@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_is_for_all_that_went_batcher_and_for_nobody_else() {
+    async fn an_error_is_for_all_of_a_batch_and_for_nobody_else() {
         let mut scene = Scene::new();
         let ([(_, first), _second], _busy) = scene.busy().await;
         let (one, two) = (scene.ask("1").await, scene.ask("2").await);

@@ -34,7 +34,7 @@ pub const SLICE_MANAGER: &str = "leadergroup.dev";
 pub const LARGEST_TOKEN: i64 = 1 << 52;
 /// The name under which the API server records what the operator has written (`metadata.managedFields`).
 pub const FIELD_MANAGER: &str = "leadergroup";
-/// Keeps a deleted group around until its pods' labels are removed.
+/// Keeps a deleted group around until its pods' labels are cleared.
 pub const FINALIZER: &str = "leadergroup.dev/routing";
 
 /// The role that a pod's label gives it.

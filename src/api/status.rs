@@ -150,7 +150,8 @@ pub struct Declaration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switchover: Option<String>,
     /// Fields that a newer version has added. Terms of this version keep them: a compare-and-set compares the whole
-    /// declaration, so one that was read without them could never be replaced.
+    /// declaration, so one that was read without them could never be replaced. So a new field about one term must name
+    /// that term's token.
     #[serde(flatten)]
     #[schemars(skip)]
     pub unknown: BTreeMap<String, Value>,

@@ -16,6 +16,10 @@ use crate::api::{PodRef, Reason, Role};
 const UNANSWERED: &str =
     "the API server gave no conclusive answer to several attempts to make this pod active";
 
+/// How long an accepted dry run counts. The change that it was made for follows at once, or after a read of the holder.
+/// What is begun later is tried again: a webhook or a right may be another by then.
+const ACCEPTED_FOR: Duration = Duration::from_secs(10);
+
 impl Group {
     /// The best pod to take over from `former`.
     pub(super) fn successor(&self, former: Option<&PodRef>) -> Option<PodRef> {
@@ -127,7 +131,7 @@ impl Group {
     /// Whether a dry run has to show first that the API server lets this pod be labelled active: nothing shows it so
     /// far, or nothing is urgent, and the attempt would cost another pod its label; or an earlier attempt failed.
     pub(super) fn needs_trial(&self, holder: &PodRef, reason: Reason) -> bool {
-        let unknown = self.trials.accepted.as_ref() != Some(&holder.uid);
+        let unknown = self.trials.accepted.as_ref().is_none_or(|(uid, _)| *uid != holder.uid);
         self.member(&holder.uid).filter(|member| unknown && member.role != Role::Active).is_some_and(
             |member| {
                 let weighs = reason.is_planned() || !member.stamped_by_us;
@@ -153,7 +157,8 @@ impl Group {
         }
         if self.known.is_finished() {
             // No token was used, so a lost label can be put back at once.
-            (self.trials.accepted, self.pacing.relabels) = (Some(change.holder.uid), now);
+            self.trials.accepted = Some((change.holder.uid, now + ACCEPTED_FOR));
+            self.pacing.relabels = now;
             self.settle(now)
         } else if self.is_fit(&change.holder) && self.may_begin() {
             self.ask_for_grant(change, effects)

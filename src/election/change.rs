@@ -73,8 +73,8 @@ impl Group {
             }
             _ => {}
         }
-        let settled = self.known.is_settled();
-        let fresh = self.cannot_be_active(&change.holder, settled);
+        let confirmed = self.known.is_confirmed();
+        let fresh = self.cannot_be_active(&change.holder, confirmed);
         self.unused.granted(request.id.to_string(), &change.holder.uid, fresh);
         let row = &mut self.known.row;
         let former = row.holder.replace(change.holder.clone());
@@ -88,16 +88,16 @@ impl Group {
         if !self.is_fit(&change.holder) {
             return self.pass_over(change, now, effects);
         }
-        self.fence(change, settled, now, effects)
+        self.fence(change, confirmed, now, effects)
     }
 
-    /// Step 2, for the term in the row. `settled` means that the current declaration is of a confirmed term.
-    pub(super) fn declare(&mut self, change: Change, settled: bool, effects: &mut Effects) -> Phase {
+    /// Step 2, for the term in the row. `confirmed` means that the current declaration is of a confirmed term.
+    pub(super) fn declare(&mut self, change: Change, confirmed: bool, effects: &mut Effects) -> Phase {
         let (row, declared) = (&self.known.row, &self.known.declared);
         // The pods that may still carry the active label: the holders of all terms since the last confirmed one. A
         // row that lost commits may lack some, so those in the declaration count, too.
         let mut former = row.pending.clone();
-        if !settled {
+        if !confirmed {
             former.extend(declared.holder.clone());
             former.extend(declared.strip.iter().cloned());
         }

@@ -232,6 +232,14 @@ impl Group {
         !self.world.policy.paused && (ended || allowed.is_some_and(|allowed| now >= allowed))
     }
 
+    /// Whether a pod could be made active now, and this replica has no evidence that one works.
+    pub(crate) fn lacks_candidate(&self, now: Duration) -> bool {
+        let holder = self.known.row.holder.as_ref();
+        let is_due =
+            holder.map_or(!self.world.policy.paused, |holder| self.may_replace(self.has_ended(holder), now));
+        is_due && self.world.obstacle.is_none() && self.successor(holder).is_none()
+    }
+
     /// Handles the quorum read of a holder with evidence against it.
     pub(super) fn verified(
         &mut self,

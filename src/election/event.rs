@@ -104,7 +104,7 @@ pub enum Effect {
     },
     /// Mark the row as a tombstone of a deleted group; its token stays. -> [`Outcome::Tombstoned`]
     Tombstone,
-    /// Settle the labels of a deleted group. -> [`Outcome::Cleared`] or [`Outcome::ClearRefused`]
+    /// Clear the labels of a deleted group. -> [`Outcome::Cleared`] or [`Outcome::ClearRefused`]
     Clear {
         /// Whether to remove or keep the labels.
         on_delete: OnDelete,
@@ -197,9 +197,9 @@ pub enum Outcome {
     Stamped(Vec<(PodRef, String)>),
     /// The row is a tombstone.
     Tombstoned,
-    /// The labels are settled.
+    /// The labels are cleared.
     Cleared,
-    /// The API server refuses to change some labels; all others are settled.
+    /// The API server refuses to change some labels; all others are cleared.
     ClearRefused,
     /// The finalizer is gone.
     Unfinalized,

@@ -18,11 +18,11 @@ impl Group {
     pub(super) fn fence(
         &mut self,
         change: Change,
-        settled: bool,
+        confirmed: bool,
         now: Duration,
         effects: &mut Effects,
     ) -> Phase {
-        match self.to_fence().filter(|_| !settled) {
+        match self.to_fence().filter(|_| !confirmed) {
             Some(former) if self.carries_the_stamp(&former) => self.fenced(change, now, effects),
             // It is healthy: if it has become active in the meantime, it must stay active.
             Some(former) if self.case_against(&former).is_none() => {
@@ -32,7 +32,7 @@ impl Group {
                 self.go(Phase::Fencing(change), effect, effects)
             }
             Some(former) => self.fence_off(change, former, effects),
-            None => self.declare(change, settled, effects),
+            None => self.declare(change, confirmed, effects),
         }
     }
 
@@ -156,11 +156,11 @@ impl Group {
         self.member(&pod.uid).is_some_and(|member| member.role == Role::Active)
     }
 
-    /// Whether neither the last confirmed term nor one since can have made this pod active. `settled` means that the
+    /// Whether neither the last confirmed term nor one since can have made this pod active. `confirmed` means that the
     /// declared term is confirmed: then the pods that it was to strip have lost the label. To be asked before the row
     /// names the pod as holder.
-    pub(super) fn cannot_be_active(&self, pod: &PodRef, settled: bool) -> bool {
-        let stripped = self.known.declared.strip.iter().filter(|_| !settled);
+    pub(super) fn cannot_be_active(&self, pod: &PodRef, confirmed: bool) -> bool {
+        let stripped = self.known.declared.strip.iter().filter(|_| !confirmed);
         let known = self.known.row.holder.iter().chain(&self.known.row.pending);
         let mut known = known.chain(&self.known.declared.holder).chain(stripped);
         !self.reads_as_active(pod) && (self.unused.spare(&pod.uid) || known.all(|known| known.uid != pod.uid))

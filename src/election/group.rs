@@ -55,8 +55,9 @@ pub(super) struct Calls {
 /// The dry runs before a change.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trials {
-    /// The UID of the pod that passed the last one: the API server would let it be labelled active.
-    pub(super) accepted: Option<String>,
+    /// The UID of the pod that passed the last one, and until when that counts: the API server would let it be labelled
+    /// active.
+    pub(super) accepted: Option<(String, Duration)>,
     /// The UIDs of the pods whose dry runs for the present change had no definite answer.
     pub(super) unanswered: Vec<String>,
 }
@@ -86,7 +87,7 @@ impl Group {
         (self.calls.awaiting, self.calls.failures) = (None, 0);
         self.known.suspect = None;
         self.delays = Delays::default();
-        self.trials.unanswered.clear();
+        self.trials = Trials::default();
         self.stamping.forget();
         self.last_request = LastRequest::default();
         self.unused.forget();
@@ -113,7 +114,7 @@ impl Group {
     }
 
     /// Whether the election is at work: this replica became the owner, and no outcome has shown since that another one
-    /// is, or that the group is gone. The labels of a deleted group may be settled without an owner.
+    /// is, or that the group is gone. The labels of a deleted group may be cleared without an owner.
     pub fn is_at_work(&self) -> bool {
         self.phase.is_at_work()
     }

@@ -46,7 +46,7 @@ impl Knowledge {
 
     /// Whether the declaration is of the confirmed term in the row. With two databases it may be of another term that
     /// has the same token. The row of a free lock has the token of the last term, but not its grant.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn is_confirmed(&self) -> bool {
         self.row.confirmed
             && self.declared.token == self.row.token
             && self.declared.holder == self.row.holder

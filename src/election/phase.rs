@@ -49,7 +49,7 @@ pub struct Retirement {
     pub retry_at: Option<Duration>,
     /// When this step stops waiting for the database, or for rights to the pods.
     pub give_up_at: Option<Duration>,
-    /// When labels that could not be settled are left as they are, whatever the reason.
+    /// When labels that could not be cleared are left as they are, whatever the reason.
     pub labels_by: Option<Duration>,
 }
 
@@ -65,7 +65,7 @@ impl Retirement {
 pub enum Removal {
     /// The row becomes a tombstone.
     Tombstone,
-    /// The labels are settled.
+    /// The labels are cleared.
     Labels,
     /// The finalizer is removed.
     Finalizer,

@@ -13,7 +13,7 @@ use super::{
 /// How long a deletion waits for the database before it leaves the row for later, and for rights to the pods before
 /// it leaves their labels as they are.
 const RETIREMENT_PATIENCE: Duration = Duration::from_secs(10);
-/// The same if the labels could not be settled for another reason. It may be one of this pod alone.
+/// The same if the labels could not be cleared for another reason. It may be one of this pod alone.
 const LONGEST_PATIENCE: Duration = Duration::from_mins(1);
 
 impl Group {
@@ -76,8 +76,8 @@ impl Group {
         }
         let again = now + self.next_pause();
         let retry_at = Some(give_up_at.map_or(again, |give_up| again.min(give_up)));
-        let unsettled = step == Removal::Finalizer && labels_by.is_some();
-        let step = if unsettled { Removal::Labels } else { step };
+        let uncleared = step == Removal::Finalizer && labels_by.is_some();
+        let step = if uncleared { Removal::Labels } else { step };
         Phase::Retiring(Retirement { step, retry_at, give_up_at, labels_by })
     }
 }

@@ -22,6 +22,7 @@ impl Group {
         self.wake = None;
         self.refusals.set_time(now);
         self.lapses.set_time(now);
+        self.trials.accepted.take_if(|(_, until)| now >= *until);
         match event {
             Event::World(world) => self.refresh(world),
             Event::Owned { seed, row, world } => {
@@ -76,7 +77,7 @@ impl Group {
     /// The turn of a phase that awaits no outcome: what follows it by now. It stays if it has to wait longer.
     pub(super) fn advance(&mut self, phase: Phase, now: Duration, effects: &mut Effects) -> Phase {
         if phase.needs_the_lock() && self.world.deleting && self.world.lock_away {
-            // No grant is possible while the database is unavailable, so the labels may be settled without ownership.
+            // No grant is possible while the database is unavailable, so the labels may be cleared without ownership.
             return self.retire(Retirement::at(Removal::Labels), effects);
         }
         if let Some(at) = phase.wakes_at().filter(|at| now < *at) {

@@ -12,6 +12,9 @@ use super::{
 };
 use crate::api::Reason;
 
+/// After this time without an answer a ready pod is one that another replica may hear, also if the ttl is longer.
+const MISSED: Duration = Duration::from_secs(30);
+
 /// Whether the pod is the holder. The same facts count differently then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JudgedAs {
@@ -147,6 +150,18 @@ impl PodEvidence {
         self.probes.hindrance(&self.thresholds, now)
     }
 
+    /// Whether the pod may work although this replica does not hear it: for a while no probe was answered, and
+    /// Kubernetes has reported that the pod is ready. `cut_off`: this replica reaches no pod on any other node.
+    pub fn is_missed(&self, cut_off: bool, now: Duration) -> bool {
+        let patience = self.thresholds.ttl.min(MISSED).max(self.thresholds.freshness());
+        let over = |since: Duration| now >= since + patience;
+        let is_ready = |word: &KubeletWord| {
+            word.readiness == Readiness::Ready && word.ended.is_none() && !word.container_down
+        };
+        self.word.as_ref().is_some_and(|word| is_ready(word) && over(word.since))
+            && (cut_off || self.probes.unheard_since().is_some_and(over))
+    }
+
     /// Whether other replicas are to be asked now whether they hear the pod: half of the ttl before it counts as
     /// silent, and again whenever as much time has passed. An answer counts until the answer to the next question.
     pub fn asks_others(&mut self, now: Duration) -> bool {
@@ -166,8 +181,8 @@ impl PodEvidence {
         self.opinion.rely(now);
     }
 
-    /// Another replica asks whether this one hears the pod. `blind`: that one reaches no pod on any other node, so that
-    /// a verdict against the pod is an answer as well. Returns whether to probe the pod at once.
+    /// Another replica asks whether this one hears the pod. `blind`: that one cannot judge it, for reasons of its own,
+    /// so that a verdict against the pod is an answer as well. Returns whether to probe the pod at once.
     pub fn asked(&mut self, blind: bool, now: Duration) -> bool {
         self.opinion.asked(blind, now, self.thresholds.retry_interval)
     }

@@ -75,8 +75,8 @@ pub(super) enum Message {
     Done(Box<Done>),
     /// The answers to claims that were made for this session.
     Claimed { session: SessionId, answers: Vec<Answered> },
-    /// The answer to one that had to be settled.
-    Settled { session: SessionId, answer: Box<Answered> },
+    /// The answer to one that was provisional.
+    Resolved { session: SessionId, answer: Box<Answered> },
     /// These groups, if any, could not be given to other replicas. They are still claimed for this one's session.
     NotGiven(Vec<GroupName>),
     /// A write of a status ended, with the group as the API server returned it; `None` if nothing was written because

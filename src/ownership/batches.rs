@@ -32,20 +32,21 @@ impl Batches {
 
     /// What may be given away now. `unanswered`: it is not known yet who claims some group of the last batch.
     ///
-    /// Nothing is given to the replicas that it falls to while replicas come and go: one that has just joined first
-    /// lists its objects and probes its pods. Nothing is given soon after an outage of the database either: a replica
-    /// that receives no notifications yet does not learn that a group is free, and the group would have no owner until
-    /// it does.
+    /// Nothing is given while replicas come and go, except to one that hears the holder: a replica that has just joined
+    /// first lists its objects and probes its pods. Nothing is given soon after an outage of the database either: a
+    /// replica that receives no notifications yet does not learn that a group is free, and the group would have no
+    /// owner until it does.
     pub fn room(&self, unanswered: bool, replica: Replica<'_>, now: Duration) -> Room {
         let Replica { sessions, ttl, .. } = replica;
         let rested = |since: Duration| now >= since + ttl;
-        let settled = sessions.answers_since().is_some_and(rested) && rested(sessions.living_since());
+        let steady = sessions.answers_since().is_some_and(rested) && rested(sessions.living_since());
         let next = match self.given_at {
             None => true,
             Some(at) if unanswered && now < at + ttl => false,
             Some(at) => self.taken || at < sessions.living_since() || now >= at + UNTAKEN_PAUSE,
         };
-        Room::for_each_reason([if settled && next { MOST_AT_ONCE } else { 0 }, MOST_AT_ONCE, MOST_AT_ONCE])
+        let most = |may: bool| if may { MOST_AT_ONCE } else { 0 };
+        Room::for_each_reason([most(steady && next), MOST_AT_ONCE, most(steady)])
     }
 }
 

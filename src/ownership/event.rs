@@ -31,7 +31,7 @@ pub enum Event<'a> {
     /// are under way, or the pods have not been listed.
     Turn(Outside<'a>),
     /// A heartbeat of this replica succeeded, or a watch has shown its first list, and the group, which it owns, is at
-    /// rest: nothing is under way, and nothing is wrong.
+    /// rest: nothing is under way, and no call has failed.
     Beat(Inside<'a>),
     /// The claim that was made for this session was answered.
     Answered(SessionId, Result<Answer, Failure>),
@@ -84,6 +84,8 @@ pub struct Inside<'a> {
     pub holder_node: Option<&'a str>,
     /// Whether it has a holder.
     pub has_holder: bool,
+    /// Whether the holder is active, and there is no evidence against it.
+    pub works: bool,
     /// Since when the holder and its term are the same.
     pub held_since: Duration,
     /// Its status says all that this replica knows. Another one cannot report what this one has seen.
@@ -92,10 +94,10 @@ pub struct Inside<'a> {
     pub unreportable: bool,
     /// Another replica hears the holder, and this one does not.
     pub heard_elsewhere: bool,
-    /// This replica reaches no pod on any other node, and the holder is on one.
+    /// This replica cannot judge the holder, for reasons of its own.
     pub blind: bool,
-    /// This replica can judge none of the pods, for reasons of its own.
-    pub judges_none: bool,
+    /// This replica has no candidate, and another one may have: pods are ready that this one does not hear.
+    pub misses_candidates: bool,
     /// What may be given away at this heartbeat.
     pub room: Room,
 }
@@ -106,7 +108,7 @@ pub enum Answer {
     /// The answer of the lock.
     Lock(Box<Claimed>),
     /// The answer of the lock, which is final only once it is known whether the group still exists.
-    Unsettled(Box<Claimed>),
+    Provisional(Box<Claimed>),
     /// The group is being deleted, and the lock has no row of it any more.
     Buried,
     /// The lock has no row of the group, which may not take its key, for this reason.
@@ -126,7 +128,7 @@ pub enum Effect {
     /// Claim it. -> [`Event::Answered`]
     Claim,
     /// Find out whether it exists, and claim it then. -> [`Event::Answered`]
-    Settle(Box<Claimed>),
+    Resolve(Box<Claimed>),
     /// Begin its election: this replica owns it.
     Adopt(Box<LockRow>),
     /// End its election: this replica may no longer own it.
@@ -159,8 +161,8 @@ pub enum Why {
     FallsElsewhere,
     /// Another replica hears the holder, and this one does not.
     HeardElsewhere,
-    /// It has no holder, and this replica can judge none of its pods.
-    JudgesNone,
+    /// No holder works, and this replica does not hear pods that are ready.
+    MissesCandidates,
     /// This replica cannot decode it.
     Undecodable,
 }
@@ -170,7 +172,7 @@ pub enum Why {
 pub struct Room([usize; 3]);
 
 impl Room {
-    /// For so many groups that fall elsewhere, that are heard elsewhere, and that this replica cannot judge.
+    /// For so many groups that fall elsewhere, that are heard elsewhere, and whose candidates this replica misses.
     pub(super) fn for_each_reason(most: [usize; 3]) -> Self {
         Self(most)
     }
@@ -192,7 +194,7 @@ fn place(why: Why) -> Option<usize> {
     match why {
         Why::FallsElsewhere => Some(0),
         Why::HeardElsewhere => Some(1),
-        Why::JudgesNone => Some(2),
+        Why::MissesCandidates => Some(2),
         Why::Undecodable => None,
     }
 }

@@ -17,11 +17,12 @@ use super::{
 /// free.
 const RECLAIM: Duration = Duration::from_secs(5);
 /// The pause before a group is given to the replica that it falls to, after it came back because that one did not claim
-/// it, or moved because a replica did not hear its holder.
+/// it, or moved because a replica did not hear its holder. Also the least time until a replica gives a group away again
+/// because it does not hear candidates, if the holder is the same: the others may not hear them either.
 const MOVED_PAUSE: Duration = Duration::from_mins(5);
 /// The least time between two hand-overs of a group. Without it, a group would move back and forth if each of two
-/// replicas hears the holder only some of the time. An owner that reaches no other node does not wait: the holder may
-/// have ended, and only another replica can replace it.
+/// replicas hears the holder only some of the time. An owner that cannot judge the holder waits only for [`RECLAIM`]:
+/// the holder may have ended, and only another replica can replace it.
 const HAND_OVER_PAUSE: Duration = Duration::from_mins(1);
 
 /// The owner of a group, as far as this replica knows.
@@ -144,6 +145,8 @@ pub struct Group {
     offered_until: Duration,
     /// When this replica last gave the group away because of its holder, or took it because it hears the holder.
     moved_at: Option<Duration>,
+    /// When it last did so because it did not hear candidates.
+    missed_at: Option<Duration>,
     /// When this replica last took the group back because the replica that it falls to did not claim it.
     returned_at: Option<Duration>,
 }
@@ -154,6 +157,7 @@ impl Default for Group {
             phase: Phase::Unowned { vacancy: Vacancy::default(), ours_before: false },
             offered_until: Duration::ZERO,
             moved_at: None,
+            missed_at: None,
             returned_at: None,
         }
     }
@@ -252,7 +256,10 @@ impl Group {
                 Some(Effect::Give(Why::Undecodable))
             }
             (Event::NotGiven, _) => {
-                self.moved_at = None;
+                (self.moved_at, self.missed_at) = (None, None);
+                if let Phase::Unowned { vacancy, .. } = &mut self.phase {
+                    vacancy.not_before = Duration::ZERO;
+                }
                 None
             }
             (Event::Unheard { pod, blind }, _) => {
@@ -334,23 +341,28 @@ impl Group {
     fn beat(&mut self, seen: Inside<'_>, replica: Replica<'_>, now: Duration) -> Option<Effect> {
         let (own, sessions) = (replica.may_act()?, replica.sessions);
         let over = |at: Option<Duration>, pause| at.is_none_or(|at| now >= at + pause);
-        let has_rested = over(self.moved_at, HAND_OVER_PAUSE);
         // A replica that can open no connection neither hears the holder nor reaches the API server.
         let reported = seen.reported || seen.unreportable;
-        let hands_over = seen.heard_elsewhere && reported && (has_rested || seen.blind);
+        let has_rested = over(self.moved_at, if seen.blind { RECLAIM } else { HAND_OVER_PAUSE });
+        let hands_over = seen.heard_elsewhere && reported && has_rested;
         if hands_over && seen.room.has(Why::HeardElsewhere) {
             return Some(self.move_away(Why::HeardElsewhere, now + RECLAIM, now));
         }
-        // Only another replica can find a holder. If no other one takes the group, this one claims it again. Others
-        // claim a group that does not fall to them after half of the ttl.
+        // Only another replica can find a holder. If no other one takes the group, this one claims it again.
         let has_others = || sessions.working().nth(1).is_some();
-        let gives_up = !seen.has_holder && seen.judges_none && has_rested && has_others();
-        if gives_up && seen.room.has(Why::JudgesNone) {
-            return Some(self.move_away(Why::JudgesNone, now + replica.ttl, now));
+        // Another one has found a holder since this one gave the group away: it hears pods that this one does not.
+        let helped = seen.has_holder && self.missed_at.is_some_and(|at| seen.held_since > at);
+        let may_give = helped || over(self.missed_at, MOVED_PAUSE);
+        let gives_up = !seen.works && seen.misses_candidates && may_give && has_others();
+        if gives_up && seen.room.has(Why::MissesCandidates) {
+            self.missed_at = Some(now);
+            // One that does not hear the holder either waits for a whole ttl.
+            return Some(self.move_away(Why::MissesCandidates, now + replica.ttl * 2, now));
         }
         // By one ttl after a change of holder the other replicas have seen it, and what failed. One that was lost
         // together with the former holder is no longer taken for a living one.
         let may_move = seen.reported
+            && (seen.works || !seen.has_holder)
             && now >= seen.held_since + replica.ttl
             && over(self.moved_at.max(self.returned_at), MOVED_PAUSE);
         let falls_to_other =
@@ -385,7 +397,7 @@ impl Group {
         let free = |vacancy| Phase::Unowned { vacancy, ours_before: false };
         let is_current = replica.sessions.own() == Some(session);
         // The answer is of no use if the session has ended. A replica that stops begins nothing.
-        if !is_current || (replica.stopping && matches!(answer, Ok(Answer::Unsettled(_)))) {
+        if !is_current || (replica.stopping && matches!(answer, Ok(Answer::Provisional(_)))) {
             let ours_before = matches!(claim.from, Origin::Unowned { ours_before: true });
             return (Phase::Unowned { vacancy, ours_before }, None);
         }
@@ -394,7 +406,7 @@ impl Group {
             Err(failure) => return (claim.back(if failure.waits { again } else { vacancy }), None),
         };
         let claimed = match answer {
-            Answer::Unsettled(claimed) => return (claim.settling(), Some(Effect::Settle(claimed))),
+            Answer::Provisional(claimed) => return (claim.resolving(), Some(Effect::Resolve(claimed))),
             Answer::Buried => return (free(again), Some(Effect::Bury)),
             Answer::Refused(reason) => return (Phase::Refused { reason, vacancy: again }, None),
             Answer::Lock(claimed) => *claimed,
@@ -437,8 +449,8 @@ impl Claim {
         }
     }
 
-    /// The answer has to be settled. The group has no row of another replica.
-    fn settling(self) -> Phase {
+    /// The answer is provisional. The group has no row of another replica.
+    fn resolving(self) -> Phase {
         let from = match self.from {
             Origin::Yielded(_) => Origin::Unowned { ours_before: false },
             from => from,

@@ -1,5 +1,5 @@
-//! Groups to claim, by the key of their lock. Several groups may name the same key, and one claim asks for a key only
-//! once: the others wait for its answer, without being looked at again and again.
+//! Groups to claim, by the key of their lock. Several groups may name the same key, and at most one of them can have
+//! its row. They are claimed together, so that they cost one question and not one each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,16 +35,19 @@ impl<Name: Clone + Ord> Unclaimed<Name> {
         }
     }
 
-    /// What to claim now, at most so many groups and one for each key. `claim` says what to claim for a group, if it is
-    /// to be claimed at all. Those that were not asked about stay.
-    pub fn take<T>(&mut self, most: usize, mut claim: impl FnMut(&Name) -> Option<T>) -> Vec<T> {
+    /// What to claim now, by key, for at most so many keys. `claim` says what to claim for a group, if it is to be
+    /// claimed at all. Those that were not asked about stay.
+    pub fn take<T>(&mut self, most: usize, mut claim: impl FnMut(&Name) -> Option<T>) -> Vec<Vec<T>> {
         let mut claims = Vec::new();
         self.0.retain(|_, names| {
-            if claims.len() < most {
-                let mut names = std::iter::from_fn(|| names.pop_first());
-                claims.extend(names.find_map(|name| claim(&name)));
+            if claims.len() == most {
+                return true;
             }
-            !names.is_empty()
+            let of_key: Vec<T> = names.iter().filter_map(&mut claim).collect();
+            if !of_key.is_empty() {
+                claims.push(of_key);
+            }
+            false
         });
         claims
     }
@@ -67,32 +70,20 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_asks_for_each_key_once_and_the_others_of_the_key_come_next() {
+    fn the_groups_with_one_key_are_claimed_together_and_count_as_one() {
         let mut unclaimed =
             unclaimed(&[("a", "k"), ("b", "k"), ("c", "k"), ("d", "l"), ("e", "m"), ("a", "k")]);
-        let mut take = |most, due: &[&str]| unclaimed.take(most, |name| due.contains(name).then_some(*name));
-        assert_eq!(take(2, &["b", "c", "d", "e"]), ["b", "d"], "the first of a key that is due");
-        assert_eq!(take(2, &["b", "c", "d", "e"]), ["c", "e"], "the claim was full");
-        assert_eq!(take(2, &["a", "b", "c", "d", "e"]), [""; 0], "each was asked about");
-    }
-
-    #[test]
-    fn the_groups_with_one_key_are_asked_about_once_each() {
-        const GROUPS: usize = 100;
-        let mut unclaimed = Unclaimed::default();
-        for group in 0..GROUPS {
-            unclaimed.add(&key("k"), &group);
-        }
-        let mut asked = 0;
-        for _ in 0..GROUPS {
-            let claim = |_: &usize| {
-                asked += 1;
-                Some(asked)
-            };
-            assert_eq!(unclaimed.take(1_000, claim).len(), 1);
-        }
-        assert_eq!(asked, GROUPS);
-        assert!(unclaimed.0.is_empty());
+        let mut asked = Vec::new();
+        let mut take = |most, due: &[&str]| {
+            unclaimed.take(most, |name| {
+                asked.push(*name);
+                due.contains(name).then_some(*name)
+            })
+        };
+        assert_eq!(take(2, &["b", "c", "d", "e"]), [vec!["b", "c"], vec!["d"]], "those that are due");
+        assert_eq!(take(2, &["b", "c", "d", "e"]), [["e"]], "the claim was full");
+        assert_eq!(take(2, &["a", "b", "c", "d", "e"]), [[""; 0]; 0], "each was asked about");
+        assert_eq!(asked, ["a", "b", "c", "d", "e"], "once");
     }
 
     #[test]
@@ -101,7 +92,7 @@ mod tests {
         for (name, of) in [("a", "k"), ("c", "l"), ("d", "m"), ("b", "l")] {
             unclaimed.remove(&key(of), &name);
         }
-        assert_eq!(unclaimed.take(1_000, |name| Some(*name)), ["b"]);
+        assert_eq!(unclaimed.take(1_000, |name| Some(*name)), [["b"]]);
         assert!(unclaimed.0.is_empty());
     }
 }

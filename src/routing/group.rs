@@ -1,12 +1,14 @@
 //! Reads and writes of the `LeaderGroup` object: declaration, status, finalizer.
 
-use kube::{ResourceExt, api::Patch};
+use kube::{ResourceExt, api::Patch, core::Request};
 use serde_json::{Value, json};
 
 use super::{GroupRef, Router, RoutingError, as_manager};
 use crate::api::{Declaration, FINALIZER, LeaderGroup, Sighting};
 
 const READ: &str = "read the LeaderGroup";
+/// What Go's JSON encoder escapes, and others do not.
+const ESCAPED: [char; 5] = ['&', '<', '>', '\u{2028}', '\u{2029}'];
 
 /// The result of a compare-and-set of the declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,12 +179,35 @@ impl Router {
     ) -> Result<Sighting, RoutingError> {
         let (api, params) = (self.groups(group), as_manager());
         let patch = json_patch(what, steps)?;
-        if kind == "finalizer" {
-            self.send(kind, what, api.patch(&group.name, &params, &patch)).await
+        let requests = Request::new(api.resource_url());
+        let request = if kind == "finalizer" {
+            requests.patch(&group.name, &params, &patch)
         } else {
-            self.send(kind, what, api.patch_status(&group.name, &params, &patch)).await
+            requests.patch_subresource("status", &group.name, &params, &patch)
+        };
+        let unsendable = |source| RoutingError::from_api(what, kube::Error::BuildRequest(source));
+        let request = request.map_err(unsendable)?.map(as_the_server_writes);
+        self.send(kind, what, self.client.request(request)).await
+    }
+}
+
+/// The same JSON with those characters escaped that Go's encoder escapes. The API server's `test` of a JSON Patch
+/// compares strings byte by byte with what that encoder has written: without this, a value with one of them never
+/// equals itself. They occur in strings only.
+fn as_the_server_writes(body: Vec<u8>) -> Vec<u8> {
+    let Ok(text) = std::str::from_utf8(&body) else { return body };
+    if !text.contains(ESCAPED) {
+        return body;
+    }
+    let mut written = String::with_capacity(body.len() + 32);
+    for char in text.chars() {
+        if ESCAPED.contains(&char) {
+            written.push_str(&format!("\\u{:04x}", u32::from(char)));
+        } else {
+            written.push(char);
         }
     }
+    written.into_bytes()
 }
 
 /// The group, or an error if it cannot be decoded.

@@ -14,10 +14,9 @@ mod others;
 mod owners;
 mod pods;
 mod shared_list;
+mod slice;
 
-pub use endpoints::{
-    Basis, Published, SliceChange, families, is_as_wanted, is_managed, routed_to, slice, slice_name,
-};
+pub use endpoints::{Basis, Published, SliceChange};
 pub use error::RoutingError;
 pub(crate) use error::words;
 pub use group::{Declared, Reported};
@@ -25,6 +24,7 @@ pub use marks::{GroupRef, Marks, has_its_fencing_token, stamp_of};
 pub use others::{Occupants, OtherSlice, SERVICE_NAME_LABEL, other_slices};
 pub use owners::RoleLabelUse;
 pub use pods::{Promoted, Stamped, Stripped, Trial};
+pub use slice::{families, is_as_wanted, is_managed, routed_to, slice, slice_name};
 
 use std::{fmt::Debug, pin::pin, sync::Arc, time::Duration};
 
@@ -38,8 +38,11 @@ use tokio::time::timeout;
 
 /// After this time without an answer a write no longer keeps others waiting.
 const GIVE_WAY: Duration = Duration::from_secs(1);
-/// How long a write may wait for webhooks. The API server ends each after 34 s by itself (`requestTimeoutUpperBound`).
-const PATIENCE: Duration = Duration::from_secs(35);
+/// How long the API server lets a write wait at most (`requestTimeoutUpperBound`).
+const SERVER_PATIENCE: Duration = Duration::from_secs(34);
+/// How long a write may wait for webhooks: until the API server has ended it by itself. A connection must not be given
+/// up before that.
+pub(crate) const PATIENCE: Duration = SERVER_PATIENCE.saturating_add(Duration::from_secs(1));
 
 /// Performs the reads and writes. Cheap to clone.
 #[derive(Clone)]

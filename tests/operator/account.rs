@@ -1,6 +1,6 @@
 //! An account with the rights that the chart grants with `watchNamespaces`.
 
-use std::{fs, path::Path, process::Command};
+use std::fs;
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, RoleBinding};
 use kube::{
@@ -10,10 +10,7 @@ use kube::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{
-    apiserver::{ApiServer, programs},
-    replica::Operator,
-};
+use crate::{apiserver::ApiServer, chart::rendered, replica::Operator};
 
 /// The namespace in the rendered chart. It does not have to exist.
 const WATCHED: &str = "watched";
@@ -31,7 +28,7 @@ impl Account {
     pub(crate) async fn new(server: &ApiServer, name: &str) -> Self {
         let client = server.client().await;
         let mut watched = None;
-        for mut object in rendered(name) {
+        for mut object in rendered("rbac", name, &format!("watchNamespaces={{{WATCHED}}}")) {
             let kind = object["kind"].as_str().unwrap().to_owned();
             if kind.ends_with("Binding") {
                 let group = "rbac.authorization.k8s.io";
@@ -104,16 +101,4 @@ impl Account {
         let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
         Operator::start_with(server, &namespaces.join(","), &variables)
     }
-}
-
-/// The RBAC objects of the chart for an operator of this name.
-fn rendered(name: &str) -> Vec<Value> {
-    let rendering = Command::new(programs::find(&["helm"]))
-        .args(["template", "leadergroup", "--show-only", "templates/rbac.yaml"])
-        .args(["--set", &format!("fullnameOverride={name},watchNamespaces={{{WATCHED}}}")])
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/leadergroup"))
-        .output()
-        .unwrap();
-    assert!(rendering.status.success(), "{}", String::from_utf8_lossy(&rendering.stderr));
-    serde_saphyr::from_multiple(std::str::from_utf8(&rendering.stdout).unwrap()).unwrap()
 }

@@ -9,6 +9,7 @@ mod account;
 mod apiserver;
 mod audit;
 mod balance;
+mod chart;
 mod claims;
 mod cli;
 mod connections;

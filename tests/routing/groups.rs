@@ -32,6 +32,27 @@ async fn a_declaration_replaces_only_the_one_that_was_read() {
     assert_eq!(status.token, 2);
 }
 
+/// The API server compares the bytes of strings.
+#[tokio::test]
+async fn a_declaration_is_replaced_whatever_a_user_has_written_into_it() {
+    let stage = Stage::new("odd-words").await;
+    let a = stage.pod("a").await;
+    let mut last = Declaration::default();
+    let odd = [
+        "R&D <drain>",
+        "\u{2028} \u{2029}",
+        "\"quoted\" \\ \n \t \u{8} \u{c} \u{1} \u{1f} \u{7f}",
+        "é 😀 /~01",
+    ];
+    for (token, text) in (1..).zip(odd.into_iter().chain(["plain"])) {
+        let next = Declaration { switchover: Some(text.to_owned()), ..term(token, &a, &[]) };
+        let declared = stage.router.declare(&stage.group, &last, &next).await.unwrap();
+        assert_eq!(declared, Declared::Done, "after {:?}", last.switchover);
+        last = stage.declared().await;
+        assert_eq!(last, next);
+    }
+}
+
 fn written(reported: Reported) -> LeaderGroupStatus {
     match reported {
         Reported::Done(found) => found.0.unwrap().status.unwrap(),

@@ -62,7 +62,7 @@ async fn a_promotion_is_for_one_pod_and_not_for_its_name() {
 }
 
 #[tokio::test]
-async fn a_strip_settles_every_pod_and_skips_those_that_are_gone() {
+async fn a_strip_covers_every_pod_and_skips_those_that_are_gone() {
     let stage = Stage::new("strip").await;
     let (active, plain) = (stage.pod("a").await, stage.pod("b").await);
     let (missing, old) = (stage.pod("c").await, stage.pod("d").await);

@@ -14,6 +14,8 @@ use crate::{
 
 /// The longest time that a fault lasts.
 const LONGEST: Duration = Duration::from_secs(20);
+/// How soon a fault may follow on another one.
+const CLOSE: Duration = Duration::from_millis(500);
 /// For how long a request may be carried out: each replica that gets the group lets it wait for 30 s.
 const REQUEST: Duration = Duration::from_secs(90);
 /// For how long a replica may not see that a node is no longer cordoned: a watch that hangs fails after 30 s, and the
@@ -303,7 +305,8 @@ pub fn with_faults(run: &mut Simulation, time: Duration, every: Duration) {
     let (until, mut undoes) = (run.now + time, Vec::<(Duration, Undo, Range<usize>)>::new());
     let mut deck = Deck::new(&(0..KINDS.len()).collect::<Vec<_>>());
     while run.now < until {
-        let pause = run.millis(2 * every);
+        // Some come while the operator deals with the one before.
+        let pause = if run.random.below(3) == 0 { run.millis(CLOSE) } else { run.millis(3 * every) };
         run.run(pause);
         let now = run.now;
         let serves = run.api.is_running();

@@ -27,6 +27,8 @@ use crate::{
 const TURN: Duration = Duration::from_millis(5);
 /// The nodes. There is a replica on each.
 const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
+/// How late a call may be carried out, in milliseconds: its client has given it up by then.
+const LATEST: usize = 20_000;
 /// How often the lock's terms are recorded.
 const TERMS: Duration = Duration::from_secs(1);
 
@@ -220,8 +222,7 @@ impl Simulation {
 
     /// A time below this one.
     pub fn millis(&mut self, below: Duration) -> Duration {
-        let millis = self.random.below(usize::try_from(below.as_millis()).expect("not for ages"));
-        Duration::from_millis(u64::try_from(millis).expect("not for ages"))
+        millis(&mut self.random, usize::try_from(below.as_millis()).expect("not for ages"))
     }
 
     /// Does something by the clock of everything that is no replica.
@@ -354,17 +355,25 @@ fn fates(mut random: Random, ways: Ways) -> impl FnMut(&RequestInfo) -> Fate + S
             ways.met(cut.kind);
             return Fate { outcome: Outcome::Hung, ..Fate::default() };
         }
-        let outcome = if let Some(kind) = ways.loses_answer(request)
+        let mut outcome = Outcome::Served;
+        if let Some(kind) = ways.loses_answer(request)
             && random.below(4) > 0
         {
             ways.met(kind);
-            LOST[random.below(LOST.len())].clone()
+            outcome = LOST[random.below(LOST.len())].clone();
         } else if storm.api && random.below(4) == 0 {
             ways.met(storm.kind);
-            FAILURES[random.below(FAILURES.len())].clone()
-        } else {
-            Outcome::Served
-        };
+            match FAILURES.get(random.below(FAILURES.len() + 1)) {
+                Some(failure) => outcome = failure.clone(),
+                None => {
+                    return Fate {
+                        before: millis(&mut random, LATEST),
+                        dropped: Dropped::CarriedOut,
+                        ..Fate::default()
+                    };
+                }
+            }
+        }
         let (before, after) = (delay(&mut random), delay(&mut random));
         let dropped = if random.below(2) == 0 { Dropped::Cancelled } else { Dropped::CarriedOut };
         Fate { before, outcome, after, dropped }
@@ -387,12 +396,15 @@ fn statements(random: Random, ways: Ways) -> impl Fn(&Call<'_>) -> DatabaseFate 
             return DatabaseFate::HANGS;
         }
         let mut random = random.lock();
-        let end = if storm.database && random.below(4) == 0 {
+        let mut end = End::Answered;
+        if storm.database && random.below(4) == 0 {
             ways.met(storm.kind);
-            FAILURES[random.below(FAILURES.len())]
-        } else {
-            End::Answered
-        };
+            let Some(failure) = FAILURES.get(random.below(FAILURES.len() + 1)) else {
+                let request = millis(&mut random, LATEST);
+                return DatabaseFate { outlives: true, ..DatabaseFate::answered(request, Duration::ZERO) };
+            };
+            end = *failure;
+        }
         let outlives = random.below(2) == 0;
         let (request, answer) = (delay(&mut random), delay(&mut random));
         DatabaseFate { end, outlives, ..DatabaseFate::answered(request, answer) }
@@ -401,5 +413,10 @@ fn statements(random: Random, ways: Ways) -> impl Fn(&Call<'_>) -> DatabaseFate 
 
 fn delay(random: &mut Random) -> Duration {
     let longest = if random.below(50) == 0 { 200 } else { 3 };
-    Duration::from_millis(u64::try_from(random.below(longest)).expect("a small number"))
+    millis(random, longest)
+}
+
+/// A number of milliseconds below this one.
+fn millis(random: &mut Random, below: usize) -> Duration {
+    Duration::from_millis(u64::try_from(random.below(below)).expect("a small number"))
 }

@@ -1,7 +1,7 @@
 //! I5: which pods may be replaced because of a fault.
 //!
-//! A path between two nodes is no excuse as long as a replica on another path hears the pod: its owner asks the others
-//! before it decides.
+//! A path between two nodes is no excuse as long as a replica on another path hears the pod: its owner asks the deputy
+//! before it decides. With two replicas each is the other's deputy.
 
 use super::{Concerns, Kind, Plan, Target, Targets};
 
@@ -9,7 +9,8 @@ impl Plan {
     /// The UIDs of the pods that may be replaced because of it, while `beside` is disturbed, too.
     pub fn excused(&self, targets: &Targets, beside: Option<&Self>) -> Vec<String> {
         let disturbed = self.disturbed(targets);
-        if self.kind.concerns() != Concerns::TwoNodes || beside.is_some_and(Self::disturbs_the_operator) {
+        let others_may_hear = targets.replicas.len() == 2 && !beside.is_some_and(Self::disturbs_the_operator);
+        if self.kind.concerns() != Concerns::TwoNodes || !others_may_hear {
             return disturbed;
         }
         let of = targets.pods.iter().filter(|pod| disturbed.contains(&pod.uid));
@@ -64,7 +65,8 @@ mod tests {
         assert!(cut.excused(&targets(&["n1", "n2"]), None).is_empty(), "each hears its own node's");
         assert_eq!(cut.excused(&targets(&["n1", "n1"]), None), ["a2"], "both are on the same side");
         let one_way = plan(Kind::NodeToNode, &["n2", "n1"]);
-        assert_eq!(one_way.excused(&targets(&["n2"]), None), ["a1"]);
+        assert_eq!(one_way.excused(&targets(&["n2", "n2"]), None), ["a1"]);
+        assert_eq!(one_way.excused(&targets(&["n3"]), None), ["a1", "a2"], "there is no deputy");
     }
 
     #[test]

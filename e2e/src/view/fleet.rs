@@ -63,9 +63,12 @@ struct Caller {
     node: String,
     role: Role,
     client: Client,
-    /// The inode of the network that it is in. A node that boots has another one.
-    network: u64,
+    /// The network that it is in. A node that boots has another one.
+    network: Network,
 }
+
+/// A network namespace: its inode, whose number is used again, and when it was made.
+type Network = (u64, i64, i64);
 
 /// What a client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,7 +186,8 @@ impl Fleet {
         }
         if role.writes {
             // A client that follows another one must not use its numbers.
-            let writer = format!("{node}-{}-{network}", if role.keeps { "kept" } else { "new" });
+            let started = self.clients.len() + self.earlier.len();
+            let writer = format!("{node}-{}-{started}", if role.keeps { "kept" } else { "new" });
             command.args(["--every-ms", "100", "--timeout-ms", "2000"]);
             for book in [Book::Fenced, Book::Plain] {
                 command.args([
@@ -339,10 +343,11 @@ fn period(cluster: &Cluster) -> Duration {
     cluster.state.config.proxy_min_sync_period
 }
 
-/// The inode of a node's network.
-fn network_of(node: &str) -> Result<u64> {
+/// The network that a node has now.
+fn network_of(node: &str) -> Result<Network> {
     let path = Path::new("/run/netns").join(network::namespace(node));
-    Ok(fs::metadata(&path).with_context(|| format!("{node} has no network"))?.ino())
+    let found = fs::metadata(&path).with_context(|| format!("{node} has no network"))?;
+    Ok((found.ino(), found.ctime(), found.ctime_nsec()))
 }
 
 /// Writes the terms and the calls to a file, for the search after a violation.

@@ -147,7 +147,7 @@ pub fn overlaps(terms: &[Term], records: &[Record], limits: &Limits) -> Overlaps
     for stranger in &strangers {
         out.answered_by(stranger, &away, limits);
     }
-    let (first, first_on) = firsts(&answers, &away);
+    let (first, first_on) = firsts(terms, &answers, &away);
     let mut changes: BTreeMap<usize, Overlap> =
         first.keys().map(|term| (*term, Overlap::default())).collect();
     let later = earliest_after(&first, terms.len());
@@ -194,12 +194,21 @@ pub(super) fn pod_of(call: &Call) -> Option<&str> {
     call.answer.as_deref().ok()?.split_whitespace().next()
 }
 
-/// When a call that opened a connection was first answered in a term: anywhere, and on each node.
-fn firsts<'a>(answers: &[Answer<'a>], away: &Away) -> (FirstOf<usize>, FirstOf<(&'a str, usize)>) {
+/// When a call that opened a connection was first answered in a term: anywhere, and on each node. A call that a pod
+/// answered in its second term, and that began before it, may have been routed in the first one.
+fn firsts<'a>(
+    terms: &[Term],
+    answers: &[Answer<'a>],
+    away: &Away,
+) -> (FirstOf<usize>, FirstOf<(&'a str, usize)>) {
     let mut first = BTreeMap::new();
     let mut first_on = BTreeMap::new();
-    for answer in answers.iter().filter(|answer| !answer.call.kept && !away.covers(answer.node, answer.call))
-    {
+    let counts = |answer: &&Answer<'_>| {
+        let (earlier, term) = (&terms[..answer.term], &terms[answer.term]);
+        let is_of_it = answer.call.at >= term.began || !earlier.iter().any(|earlier| earlier.pod == term.pod);
+        is_of_it && !answer.call.kept && !away.covers(answer.node, answer.call)
+    };
+    for answer in answers.iter().filter(counts) {
         let end = answer.call.end;
         let here = first_on.entry((answer.node, answer.term)).or_insert(end);
         for at in [first.entry(answer.term).or_insert(end), here] {

@@ -96,6 +96,18 @@ fn one_node_never_goes_back() {
 }
 
 #[test]
+fn a_long_call_that_began_before_the_pods_second_term_does_not_begin_its_service() {
+    let terms = terms(&[("a", 0), ("b", 100), ("a", 1000)]);
+    let troubles = |at| {
+        let long = Call { end: ms(1010), ..new(at, "a") };
+        overlaps(&terms, &[on("one", vec![long, new(200, "b"), new(1050, "b"), new(1100, "a")])], &limits())
+            .troubles()
+    };
+    assert_eq!(troubles(999), [], "it may have been routed in the first term");
+    assert_eq!(troubles(1001), [Trouble::WentBack]);
+}
+
+#[test]
 fn a_late_answer_is_measured_from_the_first_of_all_later_terms() {
     let terms = terms(&[("a", 0), ("b", 100), ("c", 400)]);
     let calls = [on("one", vec![new(120, "b"), new(420, "c")]), on("two", vec![new(700, "a")])];

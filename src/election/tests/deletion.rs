@@ -119,7 +119,7 @@ fn a_deletion_leaves_labels_that_cannot_be_written_if_the_api_server_lets_the_fi
         pairs.clone().all(|(one, next)| next.1 == one.1 + 1 && next.0 >= one.0 + Duration::from_secs(1)),
         "{unfinalizes:?}"
     );
-    // Once they are settled, only the finalizer is left.
+    // Once they are cleared, only the finalizer is left.
     while !matches!(case.asked.first(), Some((_, Effect::Clear { .. }))) {
         case.now = case.group.wake().unwrap_or(case.now);
         if case.asked.is_empty() { case.step(Event::Tick) } else { case.answer(Outcome::Failed) }

@@ -268,3 +268,30 @@ fn a_pod_that_another_group_selects_too_is_not_promoted_and_its_own_group_goes_o
     assert_eq!(unlabelled(&[0]).grant().holder, pod("b"));
     assert!(unlabelled(&[0, 1, 2]).asked.is_empty());
 }
+
+/// A replica that hears no candidate gives the group to one that may, but only if that one could change the holder.
+#[test]
+fn a_group_lacks_a_candidate_only_while_a_pod_could_become_active() {
+    let lonely = |change: &dyn Fn(&mut World)| {
+        let mut world = with(Standing::Failing(Reason::PodNotReady));
+        world.members.iter_mut().skip(1).for_each(|member| member.standing = Standing::Unproven);
+        change(&mut world);
+        Case::stable(world)
+    };
+    let lacks = |case: &Case| case.group.lacks_candidate(case.now);
+    assert!(lacks(&lonely(&|_| {})));
+    assert!(!lacks(&lonely(&|world| world.policy.paused = true)));
+    assert!(!lacks(&lonely(&|world| world.obstacle = Some(Reason::InvalidSpec))));
+    assert!(!lacks(&lonely(&|world| world.members[1].standing = Standing::Eligible)));
+    assert!(!lacks(&lonely(&|world| world.members[0].standing = Standing::Unproven)), "it may work");
+    let mut delayed = lonely(&|world| world.policy.lock_delay = Duration::from_secs(30));
+    assert!(!lacks(&delayed));
+    delayed.now += Duration::from_secs(30);
+    assert!(lacks(&delayed));
+    let ended = Standing::Ended(Reason::PodDeleted);
+    let ended = lonely(&|world| {
+        world.policy.lock_delay = Duration::from_secs(30);
+        world.members[0].standing = ended;
+    });
+    assert!(lacks(&ended) || ended.group.busy());
+}

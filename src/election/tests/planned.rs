@@ -72,6 +72,37 @@ fn a_dry_run_shows_before_each_planned_change_that_both_pods_can_be_changed() {
     }
 }
 
+/// What the API server lets through now, a webhook may refuse later.
+#[test]
+fn an_accepted_dry_run_counts_for_a_moment() {
+    for (pause, again) in [(9, false), (10, true)] {
+        let mut case = Case::trying(requested(None));
+        // The request is withdrawn before the answer.
+        case.meanwhile(settled());
+        case.answer(Outcome::Accepted);
+        assert!(case.asked.is_empty(), "{:?}", case.asked);
+        case.now += Duration::from_secs(pause);
+        case.step(Event::World(cordoned()));
+        if again {
+            assert_eq!(case.effect(), dry_run("b"));
+        } else {
+            assert_eq!(case.grant().reason, Reason::NodeCordoned);
+        }
+    }
+}
+
+#[test]
+fn an_accepted_dry_run_of_an_earlier_ownership_does_not_count() {
+    let mut case = Case::trying(requested(None));
+    case.meanwhile(settled());
+    case.answer(Outcome::Accepted);
+    case.step(Event::Disowned);
+    let (row, declared) = (row(5, Some("a"), true), settled().declared);
+    case.step(Event::Owned { seed: Uuid::from_u128(2_000), row: None, world: cordoned() });
+    case.answer(Outcome::Read { row: Some(row), declared: Some(declared) });
+    assert_eq!(case.effect(), dry_run("b"));
+}
+
 #[test]
 fn a_planned_change_that_the_api_server_refuses_costs_nobody_the_label() {
     for (world, next) in

@@ -97,7 +97,7 @@ pub(super) struct Controller {
     unreported: VecDeque<GroupName>,
     /// Groups to claim, if they still have no owner.
     unclaimed: Unclaimed<GroupName>,
-    /// A claim is on its way. Those that are being settled do not count.
+    /// A claim is on its way. Those that are being resolved do not count.
     claiming: bool,
     batches: Batches,
     /// What the other replicas are to be told.
@@ -215,7 +215,7 @@ impl Controller {
                     self.claimed(session, answer, now);
                 }
             }
-            Message::Settled { session, answer } => self.claimed(session, *answer, now),
+            Message::Resolved { session, answer } => self.claimed(session, *answer, now),
             Message::NotGiven(groups) => self.not_given(&groups, now),
             Message::Owner { group, uid, owner, found } => {
                 if let Err(trouble) = &found {

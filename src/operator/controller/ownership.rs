@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leadergroup_lock::{Claimed, Key, LockRow, SessionId};
+use leadergroup_lock::{Changed, Claimed, Key, LockRow, Refusal, SessionId};
 
 use super::Controller;
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
         executor::{effect::row_of, queue::Urgency},
         group::Group,
         index::{self, Index, IndexedGroup},
-        lock::claim::{Answered, LARGEST_CLAIM, claim, settle},
+        lock::claim::{Answered, LARGEST_CLAIM, claim, resolve},
         message::Message,
         object::GroupName,
         trouble::Trouble,
@@ -43,7 +43,7 @@ impl Controller {
         }
         match effect {
             None | Some(Effect::Claim) => {}
-            Some(Effect::Settle(claimed)) => self.settle(name, claimed),
+            Some(Effect::Resolve(claimed)) => self.resolve(name, claimed),
             Some(Effect::Adopt(row)) => self.adopt(name, *row, now),
             Some(Effect::Disown) => self.step(name, Election::Disowned, now),
             Some(Effect::Give(why)) => {
@@ -71,7 +71,7 @@ impl Controller {
         let others = self.groups.values().filter(|group| !group.is_owned());
         others.for_each(|group| self.unclaimed.add(&group.record().key, &group.record().name));
         let given = self.away(now);
-        for why in [Why::HeardElsewhere, Why::JudgesNone, Why::FallsElsewhere] {
+        for why in [Why::HeardElsewhere, Why::MissesCandidates, Why::FallsElsewhere] {
             let given: Given = given.iter().filter(|(_, _, reason)| *reason == why).cloned().collect();
             let Some((first, ..)) = given.first() else { continue };
             announce(why, given.len(), first);
@@ -115,6 +115,11 @@ impl Controller {
             given.into_iter().map(|(name, key, _)| (name, key)).unzip();
         self.executor.start(Urgency::AtOnce, move |context| async move {
             match context.store.unclaim(own, &keys).await {
+                Ok(answers) if !undecodable => {
+                    let busy = |answer: &Changed| *answer == Changed::Refused(Refusal::Busy);
+                    let kept = names.into_iter().zip(answers).filter(|(_, answer)| busy(answer));
+                    return Message::NotGiven(kept.map(|(name, _)| name).collect());
+                }
                 Ok(_) => return Message::NotGiven(Vec::new()),
                 Err(error) if undecodable => {
                     tracing::warn!(groups = ?keys, %error, "could not pass on groups that cannot be read");
@@ -173,13 +178,13 @@ impl Controller {
         });
     }
 
-    /// Settles a claim that needs a read, and perhaps the finalizer.
-    fn settle(&mut self, name: &GroupName, claimed: Box<Claimed>) {
+    /// Resolves a claim that needs a read, and perhaps the finalizer.
+    fn resolve(&mut self, name: &GroupName, claimed: Box<Claimed>) {
         let Some(session) = self.index.sessions().own() else { return };
         let Some(record) = self.groups.get(name).map(|group| group.record().clone()) else { return };
         self.executor.start_in(&name.namespace, Urgency::Routine, move |context| async move {
-            let answer = settle(&context.store, &context.router, session, &record, claimed).await;
-            Message::Settled { session, answer: Box::new(answer) }
+            let answer = resolve(&context.store, &context.router, session, &record, claimed).await;
+            Message::Resolved { session, answer: Box::new(answer) }
         });
     }
 
@@ -196,7 +201,7 @@ impl Controller {
         let is_current = self.index.sessions().own() == Some(session);
         let Some(group) = self.sync(&name) else { return };
         let counts = is_current && matches!(group.ownership.phase(), Phase::Claiming(_));
-        if counts && !matches!(answer, Ok(Answer::Unsettled(_))) {
+        if counts && !matches!(answer, Ok(Answer::Provisional(_))) {
             group.report.spoken &= answer.is_err();
         }
         let answer = answer.map_err(|trouble| {
@@ -302,18 +307,18 @@ impl Controller {
 /// What matters of a group at rest.
 fn inside<'a>(group: &Group, key: &'a Key, index: &'a Index, room: Room, now: Duration) -> Inside<'a> {
     let (election, name) = (group.election(), &group.record().name);
-    let has_holder = election.holder().is_some();
     let heard_elsewhere = election.is_heard_elsewhere();
     Inside {
         key,
         holder_node: index.holder_node(name),
-        has_holder,
+        has_holder: election.holder().is_some(),
+        works: election.has_healthy_active(),
         held_since: group.held_since,
         reported: group.is_reported(),
         unreportable: group.report.trouble.is_some(),
         heard_elsewhere,
         blind: heard_elsewhere && index.is_blind_to_holder(name, now),
-        judges_none: !has_holder && index.judges_no_pod(name, now),
+        misses_candidates: election.lacks_candidate(now) && index.misses_candidates(name, now),
         room,
     }
 }
@@ -327,25 +332,24 @@ fn announce(why: Why, groups: usize, first: &GroupName) {
             "another replica hears active pods that this one does not hear: giving their groups to it. Check the network \
              between the nodes, and NetworkPolicies"
         ),
-        Why::JudgesNone => tracing::warn!(
+        Why::MissesCandidates => tracing::warn!(
             groups,
             group = %first,
-            "this replica can probe none of the pods of groups without an active pod: giving the groups to other replicas. \
-             The condition Probed says why"
+            "pods are ready according to Kubernetes, and this replica does not hear them: giving groups without a working \
+             active pod to other replicas. Check the network between the nodes, NetworkPolicies, and the condition Probed"
         ),
         Why::Undecodable => {}
     }
 }
 
 impl Group {
-    /// Whether this replica owns the group, nothing is under way and nothing is wrong, so that another replica can
+    /// Whether this replica owns the group, nothing is under way and no call has failed, so that another replica can
     /// continue as well as this one.
     fn is_at_rest(&self) -> bool {
         let election = self.election();
         self.is_owned()
             && *election.phase() == election::Phase::Stable
             && !election.busy()
-            && (election.holder().is_none() || election.has_healthy_active())
             && !self.record().is_deleting()
             && self.trouble.is_none()
     }

@@ -47,7 +47,7 @@ impl Controller {
             role_label_use: seen.role_label_use().cloned(),
             coverage: seen.coverage(),
             endpoints: group.publishing.report.clone(),
-            settles: group.settles(now),
+            awaits_first_probes: group.awaits_first_probes(now),
         };
         if group.report.rendered.as_ref() == Some(&inputs) {
             return;
@@ -58,7 +58,7 @@ impl Controller {
             }
             return;
         }
-        let wanted = status(View { seen, group }, inputs.hindrance.as_ref(), inputs.settles);
+        let wanted = status(View { seen, group }, inputs.hindrance.as_ref(), inputs.awaits_first_probes);
         group.report.minor_after = None;
         if is_minor(record.status(), &wanted) && !group.report.allows_minor(now) {
             return self.timers.at_latest(name, group.report.minor_after);

@@ -161,11 +161,11 @@ impl Seen<'_> {
                 };
                 let Some((token, pod)) = target else { continue };
                 let wanted = slice(service, family, group, token, pod.as_ref());
-                let is_settled = match seen {
+                let is_done = match seen {
                     Some(seen) => is_as_wanted(seen, &wanted),
                     None => wanted.endpoints.is_empty(),
                 };
-                if !is_settled {
+                if !is_done {
                     let (service, seen) = (service.name_any(), seen.cloned());
                     let basis = self.basis(record, &service);
                     plan.changes.push(SliceChange { service, seen, wanted: Some(wanted), basis });

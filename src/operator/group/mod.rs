@@ -137,21 +137,21 @@ impl Group {
 
     /// Whether pods without evidence are not yet reported as such: this replica has just become the owner, and the
     /// first answers to its probes are on their way.
-    pub(super) fn settles(&self, now: Duration) -> bool {
+    pub(super) fn awaits_first_probes(&self, now: Duration) -> bool {
         let unproven = |member: &election::Member| member.standing == Standing::Unproven;
-        now < self.settled_at() && self.election.world().members.iter().any(unproven)
+        now < self.first_probes_end() && self.election.world().members.iter().any(unproven)
     }
 
-    fn settled_at(&self) -> Duration {
+    fn first_probes_end(&self) -> Duration {
         self.ownership.ours_since().unwrap_or_default() + self.record.object.spec.lock.retry_interval.0 * 2
     }
 
     /// When the group has to be looked at next although nothing happens.
     pub(super) fn next_look(&self, now: Duration) -> Option<Duration> {
-        let settled = Some(self.settled_at()).filter(|_| self.settles(now));
+        let first_probes = Some(self.first_probes_end()).filter(|_| self.awaits_first_probes(now));
         let Report { quiet_until, minor_after, after, .. } = &self.report;
         let report = quiet_until.iter().chain(minor_after).chain([after]).filter(|at| **at > now).copied();
-        self.election.wake().into_iter().chain(settled).chain(report).min()
+        self.election.wake().into_iter().chain(first_probes).chain(report).min()
     }
 
     /// Whether something was begun that should not be left half done, or is still to be reported: no other replica can

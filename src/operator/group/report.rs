@@ -78,13 +78,13 @@ pub(in crate::operator) struct Inputs {
     /// The Services whose endpoints are managed.
     pub(in crate::operator) endpoints: EndpointsReport,
     /// Whether pods without evidence are not yet counted as such.
-    pub(in crate::operator) settles: bool,
+    pub(in crate::operator) awaits_first_probes: bool,
 }
 
 impl PartialEq for Inputs {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.record, &other.record)
-            && (self.election, self.settles) == (other.election, other.settles)
+            && (self.election, self.awaits_first_probes) == (other.election, other.awaits_first_probes)
             && self.owner == other.owner
             && (&self.trouble, &self.hindrance) == (&other.trouble, &other.hindrance)
             && (&self.contested, &self.role_label_use) == (&other.contested, &other.role_label_use)

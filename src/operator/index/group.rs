@@ -152,6 +152,11 @@ impl IndexedGroup {
     }
 
     /// Other groups select a pod of this one, too, or no longer do. Returns whether that is new.
+    /// Whether another group selects this pod, too.
+    pub(super) fn is_contested(&self, uid: &str) -> bool {
+        self.contests.contains_key(uid)
+    }
+
     pub(super) fn pod_contested(&mut self, uid: &Arc<str>, contest: Option<Contest>) -> bool {
         if self.contests.get(uid) == contest.as_ref() {
             return false;

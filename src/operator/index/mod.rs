@@ -208,18 +208,23 @@ impl Index {
         Some(node).filter(|node| !node.is_empty())
     }
 
-    /// Whether the declared holder is on another node, and this replica reaches no pod on any: it cannot judge it.
+    /// Whether this replica cannot judge the declared holder, for reasons of its own.
     pub(super) fn is_blind_to_holder(&self, name: &GroupName, now: Duration) -> bool {
-        self.holder_node(name).is_some_and(|node| self.reach.cuts_off(node, now))
+        let Some(group) = self.groups.get(name) else { return false };
+        let holder = group.declared_holder().and_then(|uid| group.pods.get(uid));
+        holder.is_some_and(|pod| pod.hindrance().is_some() || self.reach.cuts_off(pod.node(), now))
     }
 
-    /// Whether this replica can judge none of the group's pods, for reasons of its own.
-    pub(super) fn judges_no_pod(&self, name: &GroupName, now: Duration) -> bool {
-        let pods = self.groups.get(name).into_iter().flat_map(|group| group.pods.values());
-        let mut probed = pods.filter(|pod| pod.facts().target().is_some()).peekable();
-        let cannot =
-            |pod: &pod::TrackedPod| pod.hindrance().is_some() || self.reach.cuts_off(pod.node(), now);
-        probed.peek().is_some() && probed.all(|pod| cannot(pod))
+    /// Whether another replica may hear a pod that this one does not hear, and that could be active: not the declared
+    /// holder, and none that another group selects, too.
+    pub(super) fn misses_candidates(&self, name: &GroupName, now: Duration) -> bool {
+        let Some(group) = self.groups.get(name) else { return false };
+        let holder = group.declared_holder();
+        group.pods.iter().any(|(uid, pod)| {
+            holder != Some(&**uid)
+                && !group.is_contested(uid)
+                && pod.is_missed(self.reach.cuts_off(pod.node(), now), now)
+        })
     }
 
     pub(super) fn sessions(&self) -> &Sessions {

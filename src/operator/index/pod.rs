@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 use super::node_labels::Nodes;
 use crate::{
     api::{ElectionSpec, HoldConnection, LeaderGroupSpec, PodRef},
-    election::{self, Member, Workload},
+    election::{self, Member, Standing, Workload},
     health::{
         self, NodeLeases, PodEvidence, PodFacts, ProbeEvent, ProbeStep, Target, Thresholds, Verdict,
         VoidCause,
@@ -89,6 +89,12 @@ impl TrackedPod {
     /// Why this replica cannot judge the pod.
     pub(super) fn hindrance(&self) -> Option<VoidCause> {
         self.hindrance
+    }
+
+    /// Whether it may work although this replica does not hear it.
+    pub(super) fn is_missed(&self, cut_off: bool, now: Duration) -> bool {
+        let unheard = matches!(self.member.standing, Standing::Unproven | Standing::Silent);
+        unheard && self.facts.target().is_some() && self.evidence.is_missed(cut_off, now)
     }
 
     /// When the standing may change although nothing happens.

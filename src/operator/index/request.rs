@@ -88,7 +88,8 @@ pub(in crate::operator) enum Request {
     SessionEnded,
     /// The database may have lost commits: read the rows of all owned groups again.
     ReadRows,
-    /// Ask the other replicas whether they hear this holder; `blind` if this one reaches no pod on any other node.
+    /// Ask the other replicas whether they hear this holder; `blind` if this one cannot judge it, for reasons of its
+    /// own.
     AskOthers { group: GroupName, pod: Arc<str>, blind: bool },
     /// Probe this pod out of turn: another replica asks about it.
     ProbeNow(Arc<str>),

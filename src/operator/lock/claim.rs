@@ -19,7 +19,7 @@ use crate::{
 };
 use leadergroup_lock::{Changed, Claim, Claimed, SessionId, Store, Token, Tombstone};
 
-/// The most groups in one claim.
+/// The most keys in one claim.
 pub(in crate::operator) const LARGEST_CLAIM: usize = 1_000;
 
 /// What a quorum read says about a group.
@@ -48,26 +48,67 @@ impl Answered {
     }
 }
 
-/// Claims these groups, with one statement for all of them. Rows are neither created nor taken over from earlier
-/// groups.
+/// Claims these groups, which are listed by key. Rows are neither created nor taken over from earlier groups.
+///
+/// One statement asks for one group of each key. The answer also says whether the others of the key can have the row,
+/// so their number makes no difference to the database. If it belongs to one of them, a second statement claims it.
 pub(in crate::operator) async fn claim(
     store: &Store,
     keys: &KeyRule,
     session: SessionId,
-    groups: &[Arc<Record>],
+    groups: &[Vec<Arc<Record>>],
 ) -> Vec<Answered> {
-    let claims: Vec<Claim> = groups.iter().map(|group| claim_of(group, false, None)).collect();
-    match store.claim(session, &claims).await {
-        Ok(answers) => groups
-            .iter()
-            .zip(answers)
-            .map(|(group, claimed)| Answered::new(group, Ok(first_answer(keys, group, claimed))))
-            .collect(),
-        Err(error) => {
-            let trouble = Trouble::Lock(error.to_string());
-            groups.iter().map(|group| Answered::new(group, Err(trouble.clone()))).collect()
+    let asked: Vec<&Record> = groups.iter().filter_map(|of_key| of_key.first()).map(AsRef::as_ref).collect();
+    let answers = match ask(store, session, &asked).await {
+        Ok(answers) => answers,
+        Err(trouble) => {
+            let all = groups.iter().flatten();
+            return all.map(|group| Answered::new(group, Err(trouble.clone()))).collect();
         }
+    };
+    let (mut answered, owners) = spread(keys, groups, answers);
+    if !owners.is_empty() {
+        answered.extend(match ask(store, session, &owners).await {
+            Ok(answers) => owners
+                .iter()
+                .zip(answers)
+                .map(|(group, claimed)| Answered::new(group, Ok(first_answer(keys, group, claimed))))
+                .collect::<Vec<_>>(),
+            Err(trouble) => owners.iter().map(|group| Answered::new(group, Err(trouble.clone()))).collect(),
+        });
     }
+    answered
+}
+
+async fn ask(store: &Store, session: SessionId, groups: &[&Record]) -> Result<Vec<Claimed>, Trouble> {
+    let claims: Vec<Claim> = groups.iter().map(|group| claim_of(group, false, None)).collect();
+    store.claim(session, &claims).await.map_err(|error| Trouble::Lock(error.to_string()))
+}
+
+/// What the answers for the first group of each key mean for all of them; and the groups that have to be asked for
+/// themselves, because the row is theirs.
+fn spread<'a>(
+    keys: &KeyRule,
+    groups: &'a [Vec<Arc<Record>>],
+    answers: Vec<Claimed>,
+) -> (Vec<Answered>, Vec<&'a Record>) {
+    let (mut answered, mut owners) = (Vec::new(), Vec::new());
+    let of_keys = groups.iter().filter_map(|of_key| of_key.split_first());
+    for ((asked, others), claimed) in of_keys.zip(answers) {
+        let of_others = match &claimed {
+            Claimed::Ours(_) | Claimed::By { .. } => Claimed::Foreign { group: asked.tag.clone() },
+            same => same.clone(),
+        };
+        for other in others {
+            if matches!(&of_others, Claimed::Foreign { group } if *group == other.tag) {
+                owners.push(other.as_ref());
+            } else {
+                answered.push(Answered::new(other, Ok(first_answer(keys, other, of_others.clone()))));
+            }
+        }
+        answered.push(Answered::new(asked, Ok(first_answer(keys, asked, claimed))));
+    }
+    (answered, owners)
 }
 
 /// What the answer of the lock means. A group that may not take its key gets no row, nor that of another group. It
@@ -78,15 +119,15 @@ fn first_answer(keys: &KeyRule, group: &Record, claimed: Claimed) -> Answer {
     match keys.refusal(group).filter(|_| has_no_row) {
         Some(_) if group.is_deleting() => Answer::Buried,
         Some(refusal) => Answer::Refused(refusal.to_string().into()),
-        None if is_unsettled(&claimed, group) => Answer::Unsettled(Box::new(claimed)),
+        None if is_provisional(&claimed, group) => Answer::Provisional(Box::new(claimed)),
         None => Answer::Lock(Box::new(claimed)),
     }
 }
 
-/// Settles the claim of a group without a row of its own. A row is only created, or taken over from an earlier group of
-/// the same name, after a quorum read has found the group: a cache may show a group that was deleted long ago. For a
-/// group that is being deleted without a row, a tombstone is created.
-pub(in crate::operator) async fn settle(
+/// Resolves the claim of a group without a row of its own. A row is only created, or taken over from an earlier group
+/// of the same name, after a quorum read has found the group: a cache may show a group that was deleted long ago. For
+/// a group that is being deleted without a row, a tombstone is created.
+pub(in crate::operator) async fn resolve(
     store: &Store,
     router: &Router,
     session: SessionId,
@@ -144,7 +185,7 @@ fn claim_of(group: &Record, may_create: bool, supersedes: Option<String>) -> Cla
 }
 
 /// Whether the claim depends on whether the group still exists.
-fn is_unsettled(claimed: &Claimed, group: &Record) -> bool {
+fn is_provisional(claimed: &Claimed, group: &Record) -> bool {
     match claimed {
         Claimed::Missing | Claimed::Tombstone { .. } => true,
         Claimed::Foreign { group: other } => same_place(other, &group.tag) || group.is_deleting(),
@@ -215,15 +256,15 @@ mod tests {
         Claimed::Tombstone { group: tag.to_owned() }
     }
 
-    /// Settles a claim while the API server has this group, and there is no database: a row cannot be changed.
-    async fn settled(found: Option<Value>, claimed: Claimed) -> Result<Answer, Trouble> {
+    /// Resolves a claim while the API server has this group, and there is no database: a row cannot be changed.
+    async fn resolved(found: Option<Value>, claimed: Claimed) -> Result<Answer, Trouble> {
         let api = FakeApi::with(found.map(|object| (GROUP, object)).into_iter().collect());
         let (store, router) = (&api.context.store, &api.context.router);
-        settle(store, router, SessionId::new(), &record(false), Box::new(claimed)).await.answer
+        resolve(store, router, SessionId::new(), &record(false), Box::new(claimed)).await.answer
     }
 
     #[test]
-    fn only_an_answer_that_depends_on_whether_the_group_exists_is_settled() {
+    fn only_an_answer_that_depends_on_whether_the_group_exists_is_provisional() {
         let by = Claimed::By { session: SessionId::new() };
         for (claimed, present, deleting) in [
             (Claimed::Missing, true, true),
@@ -234,9 +275,60 @@ mod tests {
             (by, false, false),
             (Claimed::Busy, false, false),
         ] {
-            let unsettled = [false, true].map(|deleting| is_unsettled(&claimed, &record(deleting)));
-            assert_eq!(unsettled, [present, deleting], "{claimed:?}");
+            let provisional = [false, true].map(|deleting| is_provisional(&claimed, &record(deleting)));
+            assert_eq!(provisional, [present, deleting], "{claimed:?}");
         }
+    }
+
+    /// Groups with the key `k`, with these names.
+    fn of_one_key(names: &[&str]) -> Vec<Arc<Record>> {
+        let group = |name: &&str| {
+            let mut object = object(false);
+            (object["metadata"]["name"], object["metadata"]["uid"]) =
+                ((*name).into(), format!("u-{name}").into());
+            object["spec"]["lock"] = json!({ "key": "k" });
+            let object = serde_json::from_value(object).expect("a group");
+            let name = GroupName { namespace: "shop".into(), name: (*name).into() };
+            Arc::new(Record::first(object, name, "c1").expect("it has a name"))
+        };
+        names.iter().map(group).collect()
+    }
+
+    #[test]
+    fn the_answer_for_one_group_of_a_key_holds_for_the_others_but_for_the_one_that_has_the_row() {
+        let keys = KeyRule { cluster: "c1".to_owned(), namespaced: false };
+        let groups = [of_one_key(&["a", "b", "c"])];
+        let spread = |claimed| {
+            let (answered, owners) = spread(&keys, &groups, vec![claimed]);
+            let of_lock = |answered: Answered| match answered.answer {
+                Ok(Answer::Lock(claimed)) => (answered.name.name.to_string(), *claimed),
+                other => panic!("{other:?}"),
+            };
+            let mut answered: Vec<_> = answered.into_iter().map(of_lock).collect();
+            answered.sort_by(|(one, _), (other, _)| one.cmp(other));
+            (answered, owners.iter().map(|group| group.name.name.to_string()).collect::<Vec<_>>())
+        };
+        let to = |claimed: [Claimed; 3]| {
+            ["a", "b", "c"].map(str::to_owned).into_iter().zip(claimed).collect::<Vec<_>>()
+        };
+        let none = Vec::<String>::new();
+        let (by, of_a) = (Claimed::By { session: SessionId::new() }, foreign("c1/shop/a/u-a"));
+        assert_eq!(spread(by.clone()), (to([by, of_a.clone(), of_a]), none.clone()));
+        for same in [foreign("c2/shop/d/u-d"), Claimed::Busy, Claimed::ProtocolNewer { protocol: 9 }] {
+            assert_eq!(spread(same.clone()), (to([same.clone(), same.clone(), same]), none.clone()));
+        }
+        let of_b = foreign("c1/shop/b/u-b");
+        let told = ["a", "c"].map(|name| (name.to_owned(), of_b.clone())).to_vec();
+        assert_eq!(spread(of_b.clone()), (told, vec!["b".to_owned()]));
+    }
+
+    #[test]
+    fn each_group_of_a_key_without_a_row_is_resolved_by_itself() {
+        let keys = KeyRule { cluster: "c1".to_owned(), namespaced: false };
+        let groups = [of_one_key(&["a", "b"]), of_one_key(&["c"])];
+        let (answered, owners) = spread(&keys, &groups, vec![Claimed::Missing, Claimed::Busy]);
+        let provisional = answered.iter().filter(|of| matches!(of.answer, Ok(Answer::Provisional(_))));
+        assert_eq!((provisional.count(), answered.len(), owners.len()), (2, 3, 0));
     }
 
     /// The watch's cache may show a group that was deleted long ago.
@@ -246,7 +338,7 @@ mod tests {
         successor["metadata"]["uid"] = "u2".into();
         for found in [None, Some(successor)] {
             for claimed in [Claimed::Missing, tombstone("c1/shop/web/u0"), foreign("c1/shop/web/u0")] {
-                let answer = settled(found.clone(), claimed.clone()).await;
+                let answer = resolved(found.clone(), claimed.clone()).await;
                 assert!(matches!(&answer, Ok(Answer::Lock(same)) if **same == claimed), "{answer:?}");
             }
         }
@@ -255,21 +347,21 @@ mod tests {
     #[tokio::test]
     async fn a_row_of_another_place_is_not_taken_over() {
         for other in ["c2/shop/web/u0", "c1/shop/db/u0", "reports"] {
-            let answer = settled(Some(object(false)), foreign(other)).await;
+            let answer = resolved(Some(object(false)), foreign(other)).await;
             assert!(matches!(&answer, Ok(Answer::Lock(same)) if **same == foreign(other)), "{answer:?}");
         }
         // One of the same place is: its group is certainly gone.
-        let answer = settled(Some(object(false)), foreign("c1/shop/web/u0")).await;
+        let answer = resolved(Some(object(false)), foreign("c1/shop/web/u0")).await;
         assert!(matches!(&answer, Err(Trouble::Lock(_))), "there is no database: {answer:?}");
     }
 
     #[tokio::test]
     async fn a_group_that_is_being_deleted_gets_no_row_but_a_tombstone() {
         for claimed in [tombstone("c1/shop/web/u0"), foreign("c2/shop/web/u0")] {
-            let answer = settled(Some(object(true)), claimed).await;
+            let answer = resolved(Some(object(true)), claimed).await;
             assert!(matches!(answer, Ok(Answer::Buried)), "{answer:?}");
         }
-        let answer = settled(Some(object(true)), Claimed::Missing).await;
+        let answer = resolved(Some(object(true)), Claimed::Missing).await;
         assert!(matches!(answer, Err(Trouble::Lock(_))), "there is no database: {answer:?}");
     }
 
@@ -278,7 +370,7 @@ mod tests {
         let mut wrong = object(false);
         wrong["spec"]["onDelete"] = "Explode".into();
         for found in [wrong, json!(500)] {
-            let answer = settled(Some(found.clone()), Claimed::Missing).await;
+            let answer = resolved(Some(found.clone()), Claimed::Missing).await;
             assert!(matches!(answer, Err(Trouble::Unreachable(_))), "{found}: {answer:?}");
         }
     }

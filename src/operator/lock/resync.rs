@@ -66,7 +66,7 @@ pub(in crate::operator) async fn read(store: &Store, session: SessionId) -> Rows
 }
 
 /// The groups whose rows differ from what their elections hold, and the rows that belong to none of the groups that
-/// this replica owns. Only settled groups are compared: the rows of the others are just being changed.
+/// this replica owns. Only groups at rest are compared: the rows of the others are just being changed.
 pub(in crate::operator) fn compare<'a>(
     groups: impl Iterator<Item = &'a Group>,
     held: &[ClaimedRow],
@@ -75,8 +75,8 @@ pub(in crate::operator) fn compare<'a>(
     let known: HashSet<&Key> = owned.iter().map(|group| &group.record().key).collect();
     let strangers = held.iter().filter(|row| !known.contains(&row.key)).map(|row| row.key.clone()).collect();
     let rows: HashMap<&Key, &ClaimedRow> = held.iter().map(|row| (&row.key, row)).collect();
-    let settled = |group: &&Group| *group.election().phase() == Phase::Stable && !group.election().busy();
-    let differing = owned.into_iter().filter(settled).filter(|group| {
+    let at_rest = |group: &&Group| *group.election().phase() == Phase::Stable && !group.election().busy();
+    let differing = owned.into_iter().filter(at_rest).filter(|group| {
         let expected = group.election().row();
         let holder = expected.holder.as_ref().map(|pod| pod.uid.as_str());
         rows.get(&group.record().key)
@@ -101,8 +101,8 @@ mod tests {
         ownership,
     };
 
-    /// A settled group that this replica owns, whose lock is free after this many terms.
-    fn settled(name: &str, token: i64) -> Group {
+    /// A group at rest that this replica owns, whose lock is free after this many terms.
+    fn at_rest(name: &str, token: i64) -> Group {
         let object = json!({
             "apiVersion": "leadergroup.dev/v1alpha1",
             "kind": "LeaderGroup",
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_row_that_differs_is_doubted_and_one_of_no_group_is_a_stranger() {
-        let mut groups = ["same", "newer", "owned", "lost", "busy", "lent"].map(|name| settled(name, 3));
+        let mut groups = ["same", "newer", "owned", "lost", "busy", "lent"].map(|name| at_rest(name, 3));
         groups[4].step(Event::Doubt, Duration::ZERO);
         groups[5].ownership = ownership::Group::default();
         let table = [

@@ -251,7 +251,7 @@ fn routed(view: View) -> Finding {
     if let Some(problem) = &endpoints.problem {
         return finding(Routed, false, problem.reason, problem.message.clone());
     }
-    let settled = match view.group.election().phase() {
+    let is_stable = match view.group.election().phase() {
         Phase::Stable | Phase::Observing | Phase::Verifying { .. } => true,
         // The step that failed may have been a read.
         Phase::BackingOff { .. } => view.group.election().keeps_its_label(),
@@ -259,7 +259,7 @@ fn routed(view: View) -> Finding {
     };
     let strays =
         view.group.election().world().members.iter().filter(|member| member.role == Role::Active).count() > 1;
-    if settled && !strays {
+    if is_stable && !strays {
         let mut message = "the pods' labels are what was declared".to_owned();
         if !endpoints.services.is_empty() {
             message +=
@@ -309,7 +309,7 @@ mod tests {
         operator::object::{GroupName, record::Record},
     };
 
-    /// A settled group whose row could not be read again.
+    /// A stable group whose row could not be read again.
     fn backing_off(role: Role) -> (IndexedGroup, Group) {
         let object = json!({ "metadata": { "name": "web", "namespace": "shop", "uid": "u1" },
             "spec": { "selector": { "matchLabels": { "app": "web" } } } });
@@ -337,6 +337,20 @@ mod tests {
         let phase = group.election().phase();
         assert!(matches!(phase, Phase::BackingOff { .. }), "{phase:?}");
         (IndexedGroup::new(record(), now), group)
+    }
+
+    #[test]
+    fn the_time_of_a_condition_is_that_of_its_last_transition() {
+        let ready =
+            |status, message: &str| vec![finding(ConditionType::Ready, status, Reason::Active, message)];
+        let mut old = conditions(ready(true, "web-0 is active"), 1, &[]);
+        let long_ago = Time(Timestamp::UNIX_EPOCH);
+        old[0].last_transition_time = long_ago.clone();
+        let same = &conditions(ready(true, "web-1 is active"), 2, &old)[0];
+        assert_eq!((&same.last_transition_time, same.message.as_str()), (&long_ago, "web-1 is active"));
+        assert_eq!(same.observed_generation, Some(2));
+        let other = &conditions(ready(false, "no pod is active"), 2, &old)[0];
+        assert!(other.last_transition_time > long_ago, "{other:?}");
     }
 
     #[test]

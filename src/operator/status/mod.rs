@@ -15,16 +15,20 @@ use crate::api::{
 };
 use conditions::{Finding, View, conditions, finding, findings, labelled_holder};
 
-/// The status as it should read. While the group `settles`, its new owner has not yet heard of all pods, and does not
-/// count fewer eligible pods than before.
-pub(super) fn status(view: View<'_>, hindrance: Option<&Hindrance>, settles: bool) -> LeaderGroupStatus {
+/// The status as it should read. While the group `awaits_first_probes`, its new owner has not yet heard all pods, and
+/// does not count fewer eligible pods than before.
+pub(super) fn status(
+    view: View<'_>,
+    hindrance: Option<&Hindrance>,
+    awaits_first_probes: bool,
+) -> LeaderGroupStatus {
     let record = view.group.record();
     let old = record.status().cloned().unwrap_or_default();
     let election = view.group.election();
     let members = &election.world().members;
     let eligible = members.iter().filter(|member| election.is_available(member)).count();
     let (eligible, members) = (count(eligible), count(members.len()));
-    let eligible = if settles { eligible.max(old.eligible.min(members)) } else { eligible };
+    let eligible = if awaits_first_probes { eligible.max(old.eligible.min(members)) } else { eligible };
     let generation = record.object.metadata.generation.unwrap_or_default();
     let mut findings = findings(view, eligible, members, hindrance);
     let known = old.observed_generation >= 0;
@@ -204,4 +208,41 @@ fn merged(findings: Vec<Finding>, generation: i64, old: &[Condition]) -> Vec<Con
     };
     let added = found.iter().filter(|found| old.iter().all(|old| old.type_ != found.type_));
     old.iter().map(replaced).chain(added.cloned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A status with an active pod, and so many that could take over.
+    fn with(eligible: u32) -> LeaderGroupStatus {
+        let others = finding(ConditionType::Redundant, eligible > 1, Reason::AsExpected, "");
+        let ready = finding(ConditionType::Ready, true, Reason::Active, "");
+        let conditions = conditions(vec![ready, others], 1, &[]);
+        LeaderGroupStatus { eligible, observed_generation: 1, conditions, ..LeaderGroupStatus::default() }
+    }
+
+    #[test]
+    fn only_a_status_that_reads_otherwise_is_written_and_never_the_declaration() {
+        let old = with(2);
+        assert_eq!(patch(Some(&old), &old), None);
+        for before in [None, Some(&with(1))] {
+            let written = patch(before, &old).expect("it differs");
+            assert_eq!(written["eligible"], 2);
+            assert!(written.get("token").is_none() && written.get("declaration").is_none(), "{written}");
+        }
+    }
+
+    #[test]
+    fn what_could_take_over_is_minor_and_the_active_pod_is_not() {
+        let old = with(2);
+        assert!(is_minor(Some(&old), &with(1)), "also if that changes whether there is any other");
+        assert!(!is_minor(Some(&old), &old) && !is_minor(None, &old));
+        let mut ready = with(1);
+        ready.conditions[0].status = "False".to_owned();
+        let generation = LeaderGroupStatus { observed_generation: 2, ..with(1) };
+        for major in [ready, generation] {
+            assert!(!is_minor(Some(&old), &major), "{major:?}");
+        }
+    }
 }

@@ -29,3 +29,33 @@ pub(in crate::operator) async fn report(router: &Router, unreadable: &Unreadable
         sleep(pause).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{api::Sighting, operator::executor::fake_api::FakeApi};
+
+    const STATUS: &str = "/apis/leadergroup.dev/v1alpha1/namespaces/shop/leadergroups/web/status";
+
+    fn object() -> Value {
+        json!({
+            "apiVersion": "leadergroup.dev/v1alpha1",
+            "kind": "LeaderGroup",
+            "metadata": { "namespace": "shop", "name": "web", "uid": "u1", "resourceVersion": "5" },
+            "spec": { "selector": { "matchLabels": { "app": "web" } }, "onDelete": "Explode" },
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_report_is_repeated_until_it_is_written_and_not_for_ever() {
+        let sighting: Sighting = serde_json::from_value(object()).expect("metadata");
+        let unreadable = sighting.0.expect_err("there is no such onDelete");
+        for (answer, attempts) in [(object(), 1), (json!(500), PAUSES.len())] {
+            let api = FakeApi::with(vec![(STATUS, answer)]);
+            report(&api.context.router, &unreadable).await;
+            assert_eq!(api.asked(), vec![format!("PATCH {STATUS}"); attempts]);
+        }
+    }
+}

@@ -93,7 +93,8 @@ fn at_rest(key: &Key) -> Inside<'_> {
         unreportable: false,
         heard_elsewhere: false,
         blind: false,
-        judges_none: false,
+        works: true,
+        misses_candidates: false,
         room,
     }
 }
@@ -307,7 +308,7 @@ fn events(key: &Key, own: SessionId, other: SessionId) -> Vec<(&'static str, Eve
     for deaf in [false, true] {
         all.push(("Turn", Event::Turn(Outside { key, holder_node: None, deaf })));
     }
-    for bits in 0..64_u8 {
+    for bits in 0..128_u8 {
         let bit = |at: u8| bits & (1 << at) != 0;
         let inside = Inside {
             has_holder: bit(0),
@@ -315,7 +316,8 @@ fn events(key: &Key, own: SessionId, other: SessionId) -> Vec<(&'static str, Eve
             unreportable: bit(2),
             heard_elsewhere: bit(3),
             blind: bit(4),
-            judges_none: bit(5),
+            works: bit(5),
+            misses_candidates: bit(6),
             ..at_rest(key)
         };
         all.push(("Beat", Event::Beat(inside)));
@@ -329,7 +331,7 @@ fn events(key: &Key, own: SessionId, other: SessionId) -> Vec<(&'static str, Eve
             lock(Claimed::Foreign { group: "other".to_owned() }),
             lock(Claimed::Missing),
             lock(Claimed::ProtocolNewer { protocol: 9 }),
-            Ok(Answer::Unsettled(Box::new(Claimed::Missing))),
+            Ok(Answer::Provisional(Box::new(Claimed::Missing))),
             Ok(Answer::Buried),
             Ok(Answer::Refused("no".into())),
             Err(Failure { waits: true }),
@@ -411,22 +413,75 @@ fn only_so_many_groups_are_given_away_at_a_heartbeat() {
         assert!(room.has(Why::HeardElsewhere));
         room.take(Why::HeardElsewhere);
     }
-    assert!(!room.has(Why::HeardElsewhere) && room.has(Why::JudgesNone) && room.has(Why::FallsElsewhere));
+    assert!(
+        !room.has(Why::HeardElsewhere) && room.has(Why::MissesCandidates) && room.has(Why::FallsElsewhere)
+    );
 }
 
 #[test]
-fn a_group_without_a_holder_is_given_away_if_none_of_its_pods_can_be_judged_here() {
+fn a_group_without_a_working_holder_is_given_away_if_ready_pods_are_not_heard_here() {
     let (alone, two) = ([SessionId::new()], [SessionId::new(), SessionId::new()]);
     let (key, (own, others)) = (key(), chosen(&two));
     let two = sessions(&[own, others[0]]);
-    let gives = |of: &Sessions, has_holder, judges_none| {
-        let seen = Inside { has_holder, judges_none, ..at_rest(&key) };
+    let gives = |of: &Sessions, works, misses_candidates| {
+        let seen = Inside { has_holder: works, works, misses_candidates, ..at_rest(&key) };
         Group::ours().step(Event::Beat(seen), replica(of), s(1_000))
     };
-    assert!(matches!(gives(&two, false, true), Some(Effect::Give(Why::JudgesNone))));
+    assert!(matches!(gives(&two, false, true), Some(Effect::Give(Why::MissesCandidates))));
     assert_eq!(gives(&two, true, true), None, "the holder stays what it is");
     assert_eq!(gives(&two, false, false), None, "this replica can find a holder");
     assert_eq!(gives(&sessions(&alone), false, true), None, "no other replica could take it");
+}
+
+/// The holder is silent for both replicas, so the other one waits for a whole ttl.
+#[test]
+fn a_group_whose_candidates_the_owner_misses_goes_to_a_replica_that_does_not_hear_the_holder_either() {
+    let living = [SessionId::new(), SessionId::new()];
+    let key = key();
+    for (own, other) in [(living[0], living[1]), (living[1], living[0])] {
+        let (of_own, of_other) = (sessions(&[own, other]), sessions(&[other, own]));
+        for phase in [0, 300, 700] {
+            let mut owner = Group::ours();
+            let mut next = self::of_other(own, &of_other);
+            let seen = Inside { works: false, misses_candidates: true, ..at_rest(&key) };
+            let given = owner.step(Event::Beat(seen), replica(&of_own), s(1_000));
+            assert_eq!(given, Some(Effect::Give(Why::MissesCandidates)));
+            give_up(&mut next, &of_other);
+            let taker = (1..).find_map(|tick| {
+                let now = s(1_000) + Duration::from_millis(phase + tick * 100);
+                let turn = || Event::Turn(Outside { key: &key, holder_node: None, deaf: true });
+                let takes = next.step(turn(), replica(&of_other), now).is_some();
+                let takes_back = owner.step(turn(), replica(&of_own), now).is_some();
+                (takes || takes_back).then_some(takes)
+            });
+            assert_eq!(taker, Some(true), "the former owner claimed it first");
+        }
+    }
+}
+
+/// Another replica made a pod active meanwhile, so it heard what this one did not. It can do so again.
+#[test]
+fn an_owner_that_hears_no_candidate_gives_the_group_away_again_once_the_holder_has_changed() {
+    let living = [SessionId::new(), SessionId::new()];
+    let (own, others) = chosen(&living);
+    let (of_own, key) = (sessions(&[own, others[0]]), key());
+    let mut group = Group::ours();
+    let gives = |group: &mut Group, has_holder, held_since, now| {
+        let seen = Inside { has_holder, held_since, works: false, misses_candidates: true, ..at_rest(&key) };
+        let gives = group.step(Event::Beat(seen), replica(&of_own), now).is_some();
+        if gives {
+            claims(group, false, &of_own, now + TTL * 2);
+            answered(group, Claimed::Ours(row(own)), &of_own, now + TTL * 2);
+            assert!(group.is_ours());
+        }
+        gives
+    };
+    assert!(gives(&mut group, true, s(0), s(1_000)));
+    assert!(!gives(&mut group, true, s(0), s(1_012)), "the holder is the same");
+    assert!(!gives(&mut group, false, s(1_002), s(1_012)), "the former one was only replaced by none");
+    assert!(gives(&mut group, true, s(1_002), s(1_012)));
+    assert!(!gives(&mut group, true, s(1_002), s(1_311)));
+    assert!(gives(&mut group, true, s(1_002), s(1_312)));
 }
 
 #[test]

@@ -297,7 +297,11 @@ impl Run {
         let pods = plan.excused(targets, first);
         s.fails_for(pods.clone(), plan.kind.reasons());
         if let Some(first) = first {
-            s.fails_for(first.excused(targets, Some(&plan)), first.kind.reasons());
+            let pods = first.excused(targets, Some(&plan));
+            if let Some(injected) = self.faults.last_mut() {
+                injected.pods.clone_from(&pods);
+            }
+            s.fails_for(pods, first.kind.reasons());
         }
         self.warn(&plan, targets);
         let now = Moment::now();

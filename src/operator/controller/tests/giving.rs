@@ -10,7 +10,7 @@ use super::*;
 use crate::{
     api::HumanDuration,
     election::{Event, Outcome, Standing},
-    health::{ProbeOutcome, VoidCause},
+    health::{ProbeFailure, ProbeOutcome, VoidCause},
     operator::{
         bench::{TOKEN, holder, pod_ref},
         executor::effect::row_of,
@@ -97,6 +97,8 @@ struct DeafOwner {
     bench: Bench,
     /// Whether it hears the other pods.
     reaches: bool,
+    /// How its probes of the holder end.
+    probes: ProbeOutcome,
     written: Written,
     other: Peer,
 }
@@ -115,7 +117,8 @@ impl DeafOwner {
 
     fn on(node: &str, reaches: bool) -> Self {
         let bench = Bench::before_lists(1, Some(node), SESSION_TTL);
-        let mut this = Self { bench, reaches, written: Written::Done, other: elsewhere() };
+        let (written, probes) = (Written::Done, ProbeOutcome::Unanswered);
+        let mut this = Self { bench, reaches, probes, written, other: elsewhere() };
         let mut object = group(0);
         (object.spec.lock.ttl, object.spec.lock.retry_interval) = (HumanDuration(s(5)), HumanDuration(s(1)));
         this.bench.list_groups(vec![object]);
@@ -155,8 +158,11 @@ impl DeafOwner {
         for second in 1..=seconds {
             self.bench.now += s(1);
             for pod in 0..3 {
-                let heard = self.reaches && pod > 0;
-                let outcome = if heard { ProbeOutcome::Success } else { ProbeOutcome::Unanswered };
+                let outcome = match pod {
+                    0 => self.probes,
+                    _ if self.reaches => ProbeOutcome::Success,
+                    _ => ProbeOutcome::Unanswered,
+                };
                 self.bench.probe(0, pod, outcome);
             }
             if second % 2 == 0 {
@@ -192,8 +198,11 @@ fn a_group_that_was_handed_over_moves_again_after_a_minute() {
 
 /// It cannot judge the holder, which may have ended, so that nobody else would replace it for a minute.
 #[test]
-fn an_owner_that_reaches_no_other_node_hands_a_group_over_without_a_pause() {
-    assert!(!DeafOwner::new(false).owns_after(6));
+fn an_owner_that_cannot_judge_the_holder_hands_a_group_over_without_a_pause() {
+    assert!(!DeafOwner::new(false).owns_after(6), "it reaches no other node");
+    let mut owner = DeafOwner::new(true);
+    owner.probes = ProbeOutcome::Void(VoidCause::Descriptors);
+    assert!(!owner.owns_after(6), "it cannot send probes");
 }
 
 /// Another replica cannot report what this one has seen. But if this one cannot either, it does not keep the group.
@@ -246,7 +255,7 @@ fn a_group_without_a_holder_goes_to_a_replica_that_can_judge_its_pods() {
     let (failed, other) = (ProbeOutcome::Void(VoidCause::Descriptors), elsewhere());
     for (second_pod, others, gives) in [
         (failed, std::slice::from_ref(&other), true),
-        (ProbeOutcome::Unanswered, std::slice::from_ref(&other), false),
+        (ProbeOutcome::Unanswered, std::slice::from_ref(&other), true),
         (failed, &[], false),
     ] {
         let mut bench = Bench::before_lists(1, Some("node-0"), SESSION_TTL);
@@ -267,5 +276,29 @@ fn a_group_without_a_holder_goes_to_a_replica_that_can_judge_its_pods() {
         assert!(owns(&bench, 0) && election(&bench, 0).holder().is_none());
         bench.beat(others, Yielded::None);
         assert_eq!(owns(&bench, 0), !gives, "{second_pod:?}, {others:?}");
+    }
+}
+
+/// The active pod fails. Of the others this replica hears nothing, or one.
+#[test]
+fn a_group_whose_holder_fails_goes_to_a_replica_that_may_hear_a_candidate() {
+    let other = elsewhere();
+    for heard in [false, true] {
+        let mut bench = Bench::before_lists(1, Some("node-0"), SESSION_TTL);
+        let mut object = group(0);
+        (object.spec.lock.ttl, object.spec.lock.retry_interval) = (HumanDuration(s(5)), HumanDuration(s(1)));
+        bench.list_groups(vec![object]);
+        take(&mut bench, std::slice::from_ref(&other));
+        for _ in 0..8 {
+            bench.now += s(1);
+            bench.probe(0, 0, ProbeOutcome::Refused(ProbeFailure::ConnectionRefused));
+            bench.probe(0, 1, ProbeOutcome::Unanswered);
+            bench.probe(0, 2, if heard { ProbeOutcome::Success } else { ProbeOutcome::Unanswered });
+            bench.turn();
+        }
+        assert!(owns(&bench, 0));
+        assert_eq!(election(&bench, 0).busy(), heard, "it changes the holder");
+        bench.beat(std::slice::from_ref(&other), Yielded::None);
+        assert_eq!(owns(&bench, 0), heard);
     }
 }

@@ -46,6 +46,48 @@ fn a_proof_that_grows_old_makes_the_group_dirty_when_its_time_has_come() {
 }
 
 #[test]
+fn a_ready_pod_that_this_replica_does_not_hear_may_be_a_candidate_of_another_one() {
+    let mut case = Case::web();
+    let mut object = case.object("web", "g1", "web", 0);
+    object["status"] = json!({ "declaration": { "token": 1, "holder": { "name": "a", "uid": "a" } } });
+    case.watch(object);
+    let misses = |case: &mut Case| {
+        case.seen("web");
+        case.index.misses_candidates(&name("web"), case.now)
+    };
+    let ttl = s(5);
+    case.probe("b", ProbeOutcome::Unanswered);
+    assert!(!misses(&mut case), "it has just come");
+    case.now += ttl;
+    case.probe("b", ProbeOutcome::Unanswered);
+    assert!(misses(&mut case));
+    case.probe("b", ProbeOutcome::Success);
+    assert!(!misses(&mut case), "it is heard");
+    case.now += s(1);
+    case.probe("b", ProbeOutcome::Unanswered);
+    assert!(!misses(&mut case), "a single probe was lost");
+    case.now += ttl;
+    assert!(misses(&mut case));
+    let other = case.object("other", "g2", "web", 5);
+    case.watch(other.clone());
+    assert!(!misses(&mut case), "another group selects it, too");
+    case.apply(Event::Group(None, watcher::Event::Delete(sighting(other))));
+    assert!(misses(&mut case));
+    for _ in 0..9 {
+        case.now += s(1);
+        case.probe("b", ProbeOutcome::Refused(ProbeFailure::ConnectionRefused));
+    }
+    assert!(!misses(&mut case), "it was heard, and does not work");
+    case.now += ttl;
+    let mut unready = case.manifest("b", "web", &json!({}));
+    unready.status.as_mut().expect("a status").conditions = None;
+    case.apply(Event::Pod(None, watcher::Event::Apply(unready)));
+    case.now += ttl;
+    case.probe("b", ProbeOutcome::Unanswered);
+    assert!(!misses(&mut case), "it is not ready, and the holder does not count");
+}
+
+#[test]
 fn the_targets_are_the_pods_that_can_be_probed() {
     let mut case = Case::web();
     let targets = |case: &Case, probing| -> Vec<bool> {
