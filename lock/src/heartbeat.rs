@@ -159,9 +159,11 @@ impl Heartbeat {
             let due = expiry.map_or(planned, |at| at.min(planned));
             let mut regular = true;
             tokio::select! {
-                () = sleep(due.saturating_sub(self.process.now()).min(interval)) => {}
-                () = self.early.notified() => regular = false,
+                // In this order, so that a simulation can repeat a run.
+                biased;
                 _ = lease.wait_for(|lease| lease.closed) => return,
+                () = self.early.notified() => regular = false,
+                () = sleep(due.saturating_sub(self.process.now()).min(interval)) => {}
             }
             attempt = self.process.now();
             let lag = regular.then_some(due);

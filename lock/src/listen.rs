@@ -201,6 +201,8 @@ pub(crate) async fn listen(process: Arc<Process>) {
             }
         };
         tokio::select! {
+            // In this order, so that a simulation can repeat a run.
+            biased;
             // The stream is endless, and the lease's sender lives as long as this task.
             () = heard => {}
             _ = lease.wait_for(|now| now.session != session) => {}

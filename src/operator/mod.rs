@@ -252,8 +252,10 @@ async fn identify(client: &Client, liveness: &Liveness, shutdown: &CancellationT
             logged = Some(problem);
         }
         tokio::select! {
-            () = sleep(START_PAUSE) => {}
+            // In this order, so that a simulation can repeat a run.
+            biased;
             () = shutdown.cancelled() => return None,
+            () = sleep(START_PAUSE) => {}
         }
     }
 }

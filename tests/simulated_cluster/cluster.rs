@@ -13,6 +13,8 @@ use crate::{
     agenda::Agenda,
     api_server::{ApiServer, DeleteOptions, Kind},
     network::{Pods, Program},
+    services,
+    slices::Slices,
 };
 
 /// The namespace of all groups.
@@ -65,13 +67,15 @@ pub struct Cluster {
     pods: BTreeMap<String, Pod>,
     /// How many pods each group is to have.
     groups: BTreeMap<String, usize>,
+    slices: Slices,
     created: u32,
 }
 
 impl Cluster {
-    /// A cluster with these nodes, and groups of three pods.
-    pub fn new(api: ApiServer, network: Pods, nodes: &[&str], groups: usize) -> Self {
+    /// A cluster with these nodes, and groups of three pods. The operator writes the endpoints of every other group.
+    pub fn new(api: ApiServer, network: Pods, nodes: &[&str], groups: usize, seed: u64) -> Self {
         let mut cluster = Self {
+            slices: Slices::new(api.clone(), seed),
             api,
             network,
             agenda: Agenda::default(),
@@ -89,7 +93,8 @@ impl Cluster {
             cluster.nodes.insert((*node).to_owned(), state);
             cluster.agenda.plan(Duration::from_secs(u64::from(place)), Step::Heartbeat((*node).to_owned()));
         }
-        for group in (0..groups).map(|group| format!("g{group}")) {
+        for place in 0..groups {
+            let (group, managed) = (format!("g{place}"), (place as u64 + seed).is_multiple_of(2));
             let object = json!({
                 "apiVersion": "leadergroup.dev/v1alpha1",
                 "kind": "LeaderGroup",
@@ -97,9 +102,11 @@ impl Cluster {
                 "spec": {
                     "selector": { "matchLabels": { "app": group } },
                     "health": { "probe": { "httpGet": { "port": 8080, "path": "/healthz" } } },
+                    "routing": { "endpoints": if managed { "Managed" } else { "Selector" } },
                 },
             });
             cluster.create(Kind::LeaderGroup, NAMESPACE, object);
+            cluster.create(Kind::Service, NAMESPACE, services::service(&group, managed));
             cluster.groups.insert(group, 3);
         }
         cluster.agenda.plan(Duration::ZERO, Step::Round);
@@ -125,6 +132,7 @@ impl Cluster {
                 }
             }
         }
+        self.slices.turn(now);
     }
 
     fn heartbeat(&mut self, name: &str, now: Duration) {
@@ -266,13 +274,14 @@ impl Cluster {
             return;
         }
         let (address, restarts) = (pod.address.to_string(), pod.restarts);
+        let second = format!("fd00::{address}");
         let mut store = self.api.store();
         let time = format!("{:.0}", store.now());
         let reported = store.update(Kind::Pod, NAMESPACE, name, |pod| {
             pod["status"] = json!({
                 "phase": "Running",
                 "podIP": address,
-                "podIPs": [{ "ip": address }],
+                "podIPs": [{ "ip": address }, { "ip": second }],
                 "conditions": [],
                 "containerStatuses": [{
                     "name": "main", "image": "program", "imageID": "program",

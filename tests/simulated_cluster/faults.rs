@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use crate::{
     api_server::{Hook, Kind, Review, Verdict},
     network::Program,
+    services,
     simulation::{Cut, Simulation, Storm},
 };
 
@@ -40,6 +41,7 @@ pub enum Undo {
     Paused(String),
     Requested(String),
     Hooks,
+    Endpoints(services::Disturbed),
 }
 
 /// What came of a fault.
@@ -192,6 +194,11 @@ const KINDS: &[Fault] = &[
     }),
     fault("a webhook fails", |run, kind| hook(run, kind, || Verdict::Fail("it is broken".to_owned()))),
     fault("a webhook hangs", |run, kind| hook(run, kind, || Verdict::Hang)),
+    fault("a selector is edited", services::edit_selector),
+    fault("a foreign slice", services::add_foreign_slice),
+    fault("Endpoints are copied", services::add_endpoints),
+    fault("a webhook refuses slices", services::refuse),
+    fault("answers to writes of slices are lost", services::lose_answers),
 ];
 
 fn done(took_effect: bool) -> Begun {
@@ -246,7 +253,7 @@ fn cut(run: &mut Simulation, kind: &'static str, api: bool, database: bool) -> B
 }
 
 fn watched(run: &mut Simulation) -> Kind {
-    let kinds = [Kind::Pod, Kind::LeaderGroup, Kind::Node, Kind::Lease];
+    let kinds = [Kind::Pod, Kind::LeaderGroup, Kind::Node, Kind::Lease, Kind::EndpointSlice];
     kinds[run.random.below(kinds.len())]
 }
 
@@ -271,8 +278,13 @@ impl Since {
 }
 
 impl Undo {
+    /// Whether a user undoes it through the API server.
+    fn needs_server(&self) -> bool {
+        matches!(self, Self::Endpoints(_))
+    }
+
     /// Against which pods it is a reason, by UID, and for which changes.
-    fn counts_against(&self, run: &Simulation) -> (Vec<String>, &'static [&'static str]) {
+    pub fn counts_against(&self, run: &Simulation) -> (Vec<String>, &'static [&'static str]) {
         const PROBED: &[&str] = &["Silent", "ProbeRefused"];
         match self {
             Self::Program(pod) => (run.cluster.uid(pod).map(str::to_owned).into_iter().collect(), PROBED),
@@ -297,7 +309,9 @@ pub fn with_faults(run: &mut Simulation, time: Duration, every: Duration) {
         let pause = if run.random.below(3) == 0 { run.millis(CLOSE) } else { run.millis(3 * every) };
         run.run(pause);
         let now = run.now;
-        let due: Vec<_> = undoes.extract_if(.., |(at, ..)| *at <= now).collect();
+        let serves = run.api.is_running();
+        let due: Vec<_> =
+            undoes.extract_if(.., |(at, what, _)| *at <= now && (serves || !what.needs_server())).collect();
         for (at, what, recorded) in due {
             run.act(|run| undo(run, what, at, recorded));
         }
@@ -314,13 +328,14 @@ pub fn with_faults(run: &mut Simulation, time: Duration, every: Duration) {
             undoes.push((run.now + lasts, what, recorded));
         }
     }
+    undoes.sort_by_key(|(_, what, _)| what.needs_server());
     for (at, what, recorded) in undoes {
         run.act(|run| undo(run, what, at, recorded));
     }
 }
 
 /// Undoes a fault that was to last until `at`.
-fn undo(run: &mut Simulation, what: Undo, at: Duration, recorded: Range<usize>) {
+pub fn undo(run: &mut Simulation, what: Undo, at: Duration, recorded: Range<usize>) {
     tracing::info!(?what, at = ?run.now, "a fault is undone");
     match &what {
         // A request cannot be taken back, and it is also one to pods that came after it.
@@ -365,6 +380,7 @@ fn undo(run: &mut Simulation, what: Undo, at: Duration, recorded: Range<usize>) 
             run.cluster.pause(&group, false);
         }
         Undo::Hooks => run.api.hooks().clear(),
+        Undo::Endpoints(disturbed) => disturbed.undo(run),
         Undo::Writable => run.database.set_read_only(false),
     }
 }

@@ -66,10 +66,12 @@ impl Process {
     }
 }
 
-fn settings(name: &str, node: &str) -> Settings {
+/// The settings of a replica on a node.
+pub fn settings(name: &str, node: &str) -> Settings {
     let flags = BTreeMap::from([
         ("replica", name.to_owned()),
         ("node", node.to_owned()),
+        ("managedEndpoints", "true".to_owned()),
         ("database.url", "postgres://program@memory/memory".to_owned()),
     ]);
     Settings::load(&Sources { flags, ..Sources::default() }).expect("the settings are valid")

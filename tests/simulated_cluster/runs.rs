@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use crate::{faults, log, simulation::Simulation};
+use crate::{
+    deadlines::{Failure, single_faults},
+    faults, log,
+    simulation::Simulation,
+};
 use leadergroup_e2e::history::{not_at_rest, operator_writes};
 
 #[test]
@@ -20,25 +24,34 @@ const GROUPS: usize = 3;
 /// From so many runs on, each kind of fault must have taken effect.
 const ENOUGH: u64 = 5;
 
-/// A run of two minutes with faults, and what follows. Returns which kinds of faults took effect.
-fn faulty(seed: u64) -> impl Iterator<Item = &'static str> {
+/// A run of two minutes with faults, and what follows: nothing, and then single faults. Returns which kinds of faults
+/// took effect, and for which failures there was a deadline.
+fn faulty(seed: u64) -> (impl Iterator<Item = &'static str>, Vec<Failure>) {
     let mut run = Simulation::new(seed, GROUPS);
     run.run(Duration::from_secs(10));
     faults::with_faults(&mut run, Duration::from_mins(2), Duration::from_secs(4));
     run.run(Duration::from_mins(1));
     let quiet = run.api.store().revision();
     run.run(Duration::from_mins(1));
-    let checked = run.checked();
-    assert!(checked.violations.is_empty(), "seed {seed}: {:#?}", checked.violations);
     let history = run.history();
     let unrest = not_at_rest(&history, &[]);
     assert!(unrest.is_empty(), "seed {seed}: {unrest:#?}\n{}", run.state());
     let writes = operator_writes(&history, i64::try_from(quiet).unwrap());
     assert!(writes.is_empty(), "seed {seed}: {writes:#?}");
-    let (promotions, effects) = (checked.promotions.len(), run.effects.counts());
-    eprintln!("seed {seed}: {promotions} promotions, {} revisions, {effects:?}", checked.revisions);
+    let checked = run.checked();
+    assert!(checked.violations.is_empty(), "seed {seed}: {:#?}", checked.violations);
+    let promotions = checked.promotions.len();
     assert!(promotions > GROUPS, "seed {seed}: the faults did not make any other pod active");
-    effects.into_keys()
+    let due = single_faults(&mut run);
+    let violations = run.checked().violations;
+    assert!(violations.is_empty(), "seed {seed}: {violations:#?}");
+    let effects = run.effects.counts();
+    eprintln!(
+        "seed {seed}: {promotions} promotions, {} revisions, {effects:?}; deadlines checked (I6): {}, {due:?}",
+        checked.revisions,
+        due.len(),
+    );
+    (effects.into_keys(), due)
 }
 
 #[test]
@@ -59,10 +72,14 @@ fn random_faults() {
     let number = |name: &str, usual| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
     let first: u64 = number("LEADERGROUP_CLUSTER_SEED", 1);
     let runs = number("LEADERGROUP_CLUSTER_SEEDS", ENOUGH);
-    let mut seen = BTreeSet::new();
+    let (mut seen, mut timely) = (BTreeSet::new(), BTreeSet::new());
     for seed in first..first + runs {
-        seen.extend(faulty(seed));
+        let (effects, due) = faulty(seed);
+        seen.extend(effects);
+        timely.extend(due);
     }
+    let untried: Vec<_> = Failure::ALL.into_iter().filter(|failure| !timely.contains(failure)).collect();
+    assert!(runs < ENOUGH || untried.is_empty(), "no pod that failed so had a deadline: {untried:?}");
     let without: Vec<_> = faults::kinds().filter(|kind| !seen.contains(kind)).collect();
     assert!(runs < ENOUGH || without.is_empty(), "no fault of these kinds took effect: {without:?}");
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, ops::Range, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use leadergroup_e2e::{
-    history::{Checked, Fault, History, Term, check},
+    history::{Checked, Deadline, Fault, History, Term, check},
     random::Random,
 };
 use leadergroup_lock::memory::{Call, End, Fate as DatabaseFate, MemoryDatabase};
@@ -41,6 +41,8 @@ struct State {
     /// What replicas do not reach, by their names.
     cuts: BTreeMap<String, Cut>,
     storm: Storm,
+    /// The kind of the fault that lets the answers to most writes of slices be lost, if there is one.
+    slices: Option<&'static str>,
     effects: Effects,
 }
 
@@ -67,6 +69,12 @@ impl Ways {
         (state.cuts.get(replica).copied().unwrap_or_default(), state.storm)
     }
 
+    /// The fault that the answer to this request may be lost by.
+    fn loses_answer(&self, request: &RequestInfo) -> Option<&'static str> {
+        let writes = request.kind == Kind::EndpointSlice && request.verb.writes();
+        self.0.lock().slices.filter(|_| writes)
+    }
+
     /// A fault of this kind has met a call.
     fn met(&self, kind: &'static str) {
         self.0.lock().effects.note(kind);
@@ -90,6 +98,8 @@ pub struct Simulation {
     ways: Ways,
     terms: BTreeMap<(String, i64, String), Term>,
     faults: Vec<Fault>,
+    /// How soon which active pods must be replaced.
+    pub deadlines: Vec<Deadline>,
     /// How many replicas were started.
     started: u32,
 }
@@ -107,7 +117,7 @@ impl Simulation {
         let database = MemoryDatabase::with_seed(seed);
         database.set_network(statements(Random::new(seed ^ 2), ways.clone()));
         let network = Pods::new(effects.clone());
-        let cluster = Cluster::new(api.clone(), network.clone(), &NODES, groups);
+        let cluster = Cluster::new(api.clone(), network.clone(), &NODES, groups, seed);
         drop(entered);
         let mut simulation = Self {
             random: Random::new(seed),
@@ -123,6 +133,7 @@ impl Simulation {
             effects,
             terms: BTreeMap::new(),
             faults: Vec::new(),
+            deadlines: Vec::new(),
             started: 0,
         };
         for node in NODES {
@@ -182,6 +193,11 @@ impl Simulation {
     /// Which calls may fail from now on.
     pub fn set_storm(&mut self, storm: Storm) {
         self.ways.0.lock().storm = storm;
+    }
+
+    /// Lets most answers to writes of slices be lost from now on, because of a fault of this kind, or none.
+    pub fn lose_answers_of_slices(&mut self, kind: Option<&'static str>) {
+        self.ways.0.lock().slices = kind;
     }
 
     pub fn any_replica(&mut self) -> usize {
@@ -285,7 +301,7 @@ impl Simulation {
         let cluster = self.api.store().get(Kind::Namespace, "", "kube-system").map(|it| it.uid().to_owned());
         let terms = self.terms.values().cloned().collect();
         let history = recorded::history(&self.api, terms, &cluster.unwrap_or_default(), self.start);
-        History { faults: Some(self.faults.clone()), ..history }
+        History { faults: Some(self.faults.clone()), deadlines: self.deadlines.clone(), ..history }
     }
 
     /// The groups, the pods and the tables of the database as they are, for the report of a failure.
@@ -293,10 +309,11 @@ impl Simulation {
         use std::fmt::Write as _;
 
         let (mut text, store) = (String::new(), self.api.store());
-        for kind in [Kind::LeaderGroup, Kind::Pod] {
+        for kind in [Kind::LeaderGroup, Kind::Pod, Kind::Service, Kind::EndpointSlice] {
+            let field = if kind == Kind::EndpointSlice { "endpoints" } else { "status" };
             for object in store.objects(kind).values() {
                 let (value, name) = (object.value(), &object.key.name);
-                let _ = writeln!(text, "{name}: {} {}", value["metadata"]["labels"], value["status"]);
+                let _ = writeln!(text, "{name}: {} {}", value["metadata"]["labels"], value[field]);
             }
         }
         let _ = writeln!(text, "{:#}", self.database.dump());
@@ -310,7 +327,10 @@ impl Simulation {
     /// What the checker of the end-to-end tests says of it.
     pub fn checked(&mut self) -> Checked {
         assert_eq!(self.api.unsupported(), [""; 0], "requests that the simulated API server does not know");
-        check(&self.history())
+        let history = self.history();
+        let deadlines = Deadline::of_holders(self.deadlines.clone(), &check(&history).promotions);
+        assert_eq!(deadlines.len(), self.deadlines.len(), "only pods that are active have deadlines");
+        check(&History { deadlines, ..history })
     }
 }
 
@@ -327,6 +347,8 @@ fn fates(mut random: Random, ways: Ways) -> impl FnMut(&RequestInfo) -> Fate + S
         Outcome::Hung,
         Outcome::HungAfterwards,
     ];
+    const LOST: [Outcome; 3] =
+        [Outcome::AnswerLost, Outcome::FailedAfterwards(Refusal::Timeout), Outcome::HungAfterwards];
     move |request| {
         let (cut, storm) = ways.of(&request.client);
         if cut.api {
@@ -334,7 +356,12 @@ fn fates(mut random: Random, ways: Ways) -> impl FnMut(&RequestInfo) -> Fate + S
             return Fate { outcome: Outcome::Hung, ..Fate::default() };
         }
         let mut outcome = Outcome::Served;
-        if storm.api && random.below(4) == 0 {
+        if let Some(kind) = ways.loses_answer(request)
+            && random.below(4) > 0
+        {
+            ways.met(kind);
+            outcome = LOST[random.below(LOST.len())].clone();
+        } else if storm.api && random.below(4) == 0 {
             ways.met(storm.kind);
             match FAILURES.get(random.below(FAILURES.len() + 1)) {
                 Some(failure) => outcome = failure.clone(),

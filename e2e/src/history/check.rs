@@ -34,9 +34,6 @@ pub fn check(history: &History) -> Checked {
     checker.out
 }
 
-/// The role that the scenarios' Services select if the operator writes their endpoints. No pod has it.
-const NO_ROLE: &str = "managed";
-
 /// After this time Kubernetes and the operator have rewritten the slices of a Service whose selector was edited.
 const SELECTOR_IS_FOLLOWED: Duration = Duration::from_secs(5);
 
@@ -72,6 +69,8 @@ struct Checker<'a> {
     /// The Service, and when its selector was last edited.
     services: BTreeMap<Name, (ServiceView, Option<Moment>)>,
     slices: BTreeMap<Name, SliceView>,
+    /// The serving endpoints that each slice, or the one of its name before it, was last written with.
+    written: BTreeMap<Name, BTreeSet<String>>,
     groups: BTreeMap<String, Group>,
     keys: BTreeMap<String, Announced>,
     /// The sets of active pods that were reported, so that each violation is reported once.
@@ -86,6 +85,7 @@ impl<'a> Checker<'a> {
             pods: BTreeMap::new(),
             services: BTreeMap::new(),
             slices: BTreeMap::new(),
+            written: BTreeMap::new(),
             groups: BTreeMap::new(),
             keys: BTreeMap::new(),
             reported: BTreeSet::new(),
@@ -114,9 +114,13 @@ impl<'a> Checker<'a> {
                 self.services.insert(name, (service.clone(), edited));
             }
             (Kind::EndpointSlice, Some(Object::Slice(slice))) => {
-                let before = self.slices.insert(name, slice.clone());
-                self.count_endpoints(change, slice);
-                self.compare_families(change, slice, before.as_ref());
+                let is_new = self.slices.insert(name.clone(), slice.clone()).is_none();
+                self.count_in(change, slice, &change.id.namespace);
+                // Slices are created without endpoints. That says nothing about the other families.
+                if !is_new || !slice.serving.is_empty() {
+                    let before = self.written.insert(name, slice.serving.iter().cloned().collect());
+                    self.compare_families(change, slice, before.unwrap_or_default());
+                }
             }
             (Kind::LeaderGroup, Some(Object::Group(group))) => {
                 self.group_changed(change, group);
@@ -204,10 +208,6 @@ impl<'a> Checker<'a> {
     }
 
     /// Counts the serving endpoints that one Service has in the family of this slice, over all its slices.
-    fn count_endpoints(&mut self, change: &Change, slice: &SliceView) {
-        self.count_in(change, slice, &change.id.namespace);
-    }
-
     fn count_in(&mut self, change: &Change, slice: &SliceView, namespace: &str) {
         let mut serving = self.serving(change, slice, namespace).unwrap_or_default();
         let serving = serving.remove(&slice.family).unwrap_or_default();
@@ -221,10 +221,10 @@ impl<'a> Checker<'a> {
 
     /// The slices of several address families are written one after the other. A slice is behind by one change at most:
     /// when one of a family is written, the others list what this one lists now, or did before.
-    fn compare_families(&mut self, change: &Change, slice: &SliceView, before: Option<&SliceView>) {
+    fn compare_families(&mut self, change: &Change, slice: &SliceView, before: BTreeSet<String>) {
         let Some(mut serving) = self.serving(change, slice, &change.id.namespace) else { return };
         let mut known = serving.remove(&slice.family).unwrap_or_default();
-        known.extend(before.into_iter().flat_map(|before| before.serving.iter().cloned()));
+        known.extend(before);
         let behind: BTreeSet<_> =
             serving.into_values().flatten().filter(|pod| !known.contains(pod)).collect();
         let service = slice.service.as_deref().unwrap_or_default();
@@ -249,9 +249,8 @@ impl<'a> Checker<'a> {
         let groups = self.groups.values().filter(|group| group.namespace == namespace);
         let mut routings = groups.map(|group| &group.view.routing);
         let role = |label: &str| service.selector.get(label).map(String::as_str);
-        let is_left = service.selector.is_empty() || role(ROLE_LABEL).is_some_and(|role| role == NO_ROLE);
         role(ROLE_LABEL) == Some(ACTIVE_VALUE)
-            || (service.group.is_some() && is_left)
+            || (service.group.is_some() && service.selects_nothing(ROLE_LABEL))
             || routings.any(|it| role(&it.role_label) == Some(&it.active_value))
     }
 

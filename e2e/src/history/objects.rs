@@ -11,6 +11,9 @@ use leadergroup::api::{
 use serde::Serialize;
 use serde_json::Value;
 
+/// The role that the scenarios' Services select if the operator writes their endpoints. No pod has it.
+const NO_ROLE: &str = "managed";
+
 /// The kinds of objects in a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Kind {
@@ -274,6 +277,13 @@ impl GroupView {
     /// Whether a pod with these labels belongs to the group, unless an older group selects it, too.
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         selects(&self.selector, labels)
+    }
+}
+
+impl ServiceView {
+    /// Whether the Service selects no pod, so that the operator may write its endpoints.
+    pub fn selects_nothing(&self, role_label: &str) -> bool {
+        self.selector.is_empty() || self.selector.get(role_label).is_some_and(|role| role == NO_ROLE)
     }
 }
 

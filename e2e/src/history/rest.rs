@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use leadergroup::api::Stamp;
+use leadergroup::api::{Endpoints, Stamp};
 
 use super::objects::selects;
 use super::outcome::{Invariant, Violation};
-use super::{Change, GroupView, History, Object, ObjectId, PodView, SliceView};
+use super::{Change, GroupView, History, Object, ObjectId, PodView, ServiceView, SliceView};
 
 /// I6 and I7: what is not as it must be when nothing is left to do. Every group must be Ready, except those of
 /// `not_ready`, which have the reason that is named beside them. There must be a group at all.
@@ -59,6 +59,11 @@ pub fn not_at_rest(history: &History, not_ready: &[(&str, &str)]) -> Vec<Violati
             .collect();
         if !pods.is_empty() {
             let wrong = wrong(group, &pods).into_iter().chain(misrouted(group, &slices));
+            let services = state.iter().filter_map(|(service, object)| match object {
+                Object::Service(view) if service.namespace == id.namespace => Some((*service, view)),
+                _ => None,
+            });
+            let wrong = wrong.chain(unrouted((id, group), services, &slices));
             found.extend(wrong.map(|(invariant, text)| violation(invariant, id.to_string(), text)));
         }
     }
@@ -105,6 +110,24 @@ fn misrouted(group: &GroupView, slices: &[(&ObjectId, &SliceView)]) -> Vec<(Inva
         found.push((Invariant::Liveness, "no slice lists the holder at rest".to_owned()));
     }
     found
+}
+
+/// Each Service that leaves its endpoints to the operator has a slice.
+fn unrouted<'a>(
+    (id, group): (&ObjectId, &GroupView),
+    services: impl Iterator<Item = (&'a ObjectId, &'a ServiceView)>,
+    slices: &[(&ObjectId, &SliceView)],
+) -> Vec<(Invariant, String)> {
+    let is_left = |service: &ServiceView| {
+        service.group.as_ref() == Some(&id.name) && service.selects_nothing(&group.routing.role_label)
+    };
+    let has_slice =
+        |service: &ObjectId| slices.iter().any(|(_, slice)| slice.service.as_ref() == Some(&service.name));
+    let managed = group.routing.endpoints == Endpoints::Managed;
+    let without = services.filter(|(service, view)| managed && is_left(view) && !has_slice(service));
+    without
+        .map(|(service, _)| (Invariant::Liveness, format!("Service {} has no slice at rest", service.name)))
+        .collect()
 }
 
 fn wrong(group: &GroupView, pods: &[(&ObjectId, &PodView)]) -> Vec<(Invariant, String)> {

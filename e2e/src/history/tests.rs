@@ -452,6 +452,39 @@ fn i1_an_address_family_is_behind_by_one_change_at_most() {
 }
 
 #[test]
+fn i1_a_slice_that_is_created_again_goes_on_with_what_it_listed() {
+    let tape = || {
+        let mut tape = Tape::new();
+        tape.group(0, None);
+        tape.managed_service();
+        tape.change_holder(1, None, "a");
+        tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+        tape.managed_slice_of("IPv6", 1, &["a"]);
+        tape.managed_slice_of("IPv4", 1, &["a"]);
+        tape.push(Kind::EndpointSlice, "web-leadergroup-ipv4", None);
+        tape.managed_slice_of("IPv4", 1, &[]);
+        tape
+    };
+    assert_eq!(tape().violated(), [], "slices are created without endpoints");
+    let mut filled = tape();
+    filled.managed_slice_of("IPv4", 1, &["a"]);
+    assert_eq!(filled.violated(), []);
+    let next = || {
+        let mut tape = tape();
+        tape.grant(2, "b");
+        tape.group(2, Some("b"));
+        tape.pod("a", Some("standby"), Some("g/2"));
+        tape.pod("b", Some("active"), Some("g/2"));
+        tape.managed_slice_of("IPv4", 2, &["b"]);
+        tape
+    };
+    assert_eq!(next().violated(), [], "the other one follows");
+    let mut stays = next();
+    stays.managed_slice_of("IPv4", 2, &["b"]);
+    assert_eq!(stays.violated(), [Invariant::OneActive]);
+}
+
+#[test]
 fn i1_a_service_is_held_to_one_endpoint_again_some_time_after_its_selector_was_edited() {
     let edited = |seconds: usize| {
         let mut tape = Tape::new();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
@@ -14,6 +14,7 @@ use super::database::MemoryDatabase;
 use super::failure::Failure;
 use super::network::{End, Fate};
 use super::random::Random;
+use super::signal::{Signal, Subscription};
 use crate::statement::Notification;
 use crate::statement::Row;
 use crate::{Clock, DatabaseConfig, LockError};
@@ -36,8 +37,8 @@ struct Shared {
     /// Where new connections lead.
     database: Mutex<MemoryDatabase>,
     random: Mutex<Random>,
-    /// Changes when this program's connections are cut.
-    cuts: watch::Sender<()>,
+    /// Given when this program's connections are cut.
+    cuts: Signal,
 }
 
 impl MemoryClient {
@@ -46,7 +47,7 @@ impl MemoryClient {
         let shared = Shared {
             random: Mutex::new(database.random()),
             database: Mutex::new(database.clone()),
-            cuts: watch::Sender::new(()),
+            cuts: Signal::default(),
         };
         let config = DatabaseConfig { url: URL.into(), ..DatabaseConfig::default() };
         Self {
@@ -84,7 +85,7 @@ impl MemoryClient {
     /// Cuts the program's connections. Statements that are under way take effect if their
     /// [`Fate::outlives`] says so.
     pub fn cut(&self) {
-        self.shared.cuts.send_replace(());
+        self.shared.cuts.give();
     }
 
     pub(crate) fn config(&self) -> &DatabaseConfig {
@@ -145,19 +146,14 @@ fn unreachable(detail: &str) -> LockError {
     LockError::Unreachable { endpoint: "the database in memory".to_owned(), detail: detail.to_owned() }
 }
 
-/// Whether a connection that is told of cuts in this way still stands.
-fn stands(cuts: &watch::Receiver<()>) -> bool {
-    matches!(cuts.has_changed(), Ok(false))
-}
-
 /// A connection.
 pub(crate) struct Connected {
     name: Arc<str>,
     database: MemoryDatabase,
     /// The statement timeout.
     limit: Duration,
-    restarts: watch::Receiver<()>,
-    cuts: watch::Receiver<()>,
+    restarts: Subscription,
+    cuts: Subscription,
 }
 
 impl Connected {
@@ -168,23 +164,23 @@ impl Connected {
         statement: &'static str,
         values: Vec<Value>,
     ) -> Result<Vec<Row>, sqlx::Error> {
-        if !stands(&self.restarts) || !stands(&self.cuts) {
+        if self.restarts.is_given() || self.cuts.is_given() {
             return Err(Failure::broken());
         }
         let fate = self.database.fate(&self.name, statement);
         let (client, mut answer) = oneshot::channel();
         let backend = Backend { database: self.database.clone(), limit: self.limit, fate, client };
-        let mut restarts = self.restarts.clone();
+        let restarts = self.restarts.clone();
         tokio::spawn(async move {
             tokio::select! {
                 biased;
-                _ = restarts.changed() => {}
+                () = restarts.given() => {}
                 () = backend.run(statement, values) => {}
             }
         });
         let answer = tokio::select! {
             biased;
-            _ = self.cuts.changed() => None,
+            () = self.cuts.given() => None,
             answer = &mut answer => answer.ok(),
         };
         answer.unwrap_or_else(|| Err(Failure::broken()))
@@ -240,7 +236,7 @@ pub(crate) struct Heard {
     name: Arc<str>,
     database: MemoryDatabase,
     received: mpsc::Receiver<Notification>,
-    cuts: watch::Receiver<()>,
+    cuts: Subscription,
 }
 
 impl Heard {
@@ -248,7 +244,7 @@ impl Heard {
     pub(crate) async fn next(&mut self) -> Option<Notification> {
         tokio::select! {
             biased;
-            _ = self.cuts.changed() => None,
+            () = self.cuts.given() => None,
             heard = self.received.recv() => heard,
         }
     }
@@ -259,7 +255,7 @@ impl Heard {
         pause(request + work + answer).await;
         match end {
             End::Silent { .. } => pending().await,
-            end => end == End::Answered && !self.received.is_closed() && stands(&self.cuts),
+            end => end == End::Answered && !self.received.is_closed() && !self.cuts.is_given(),
         }
     }
 }

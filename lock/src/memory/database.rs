@@ -8,12 +8,13 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use super::failure::Failure;
 use super::network::{Call, End, Fate, Network};
 use super::random::Random;
+use super::signal::{Signal, Subscription};
 use super::tables::Tables;
 use super::transaction::{Transaction, reads};
 use crate::statement::{Notification, Row};
@@ -42,7 +43,7 @@ pub struct MemoryDatabase(Arc<Server>);
 struct Server {
     state: Mutex<State>,
     /// Changes when all connections are cut.
-    restarts: watch::Sender<()>,
+    restarts: Signal,
 }
 
 struct State {
@@ -146,7 +147,7 @@ impl MemoryDatabase {
     }
 
     fn of(state: State) -> Self {
-        Self(Arc::new(Server { state: Mutex::new(state), restarts: watch::Sender::new(()) }))
+        Self(Arc::new(Server { state: Mutex::new(state), restarts: Signal::default() }))
     }
 
     /// Decides from now on how calls fare.
@@ -162,7 +163,7 @@ impl MemoryDatabase {
     /// Restarts the server: connections break, and notifications are lost.
     pub fn restart(&self) {
         self.0.state.lock().listeners.clear();
-        self.0.restarts.send_replace(());
+        self.0.restarts.give();
     }
 
     /// Ends the server. No connection can be made until it is [started](Self::start).
@@ -261,7 +262,7 @@ impl MemoryDatabase {
     }
 
     /// What tells a connection that it was cut; none while the server is down.
-    pub(super) fn connect(&self) -> Option<watch::Receiver<()>> {
+    pub(super) fn connect(&self) -> Option<Subscription> {
         let state = self.0.state.lock();
         (!state.down).then(|| self.0.restarts.subscribe())
     }

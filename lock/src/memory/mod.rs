@@ -38,6 +38,7 @@ mod queries;
 mod random;
 mod releases;
 mod sessions;
+mod signal;
 mod tables;
 mod transaction;
 

@@ -15,7 +15,7 @@ mod status;
 mod tests;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     time::Duration,
 };
 
@@ -89,8 +89,8 @@ pub(super) struct Controller {
     causes: Causes,
     health: Health,
     index: Index,
-    /// The groups of the index, as far as they were looked at.
-    groups: HashMap<GroupName, Group>,
+    /// The groups of the index, as far as they were looked at. In an order, so that a simulation can repeat a run.
+    groups: BTreeMap<GroupName, Group>,
     /// When each group has to be looked at although nothing happens.
     timers: Timers,
     /// Groups whose status waits for its turn to be written.
@@ -122,7 +122,7 @@ impl Controller {
             events: parts.events,
             causes: Causes::default(),
             health: parts.health,
-            groups: HashMap::new(),
+            groups: BTreeMap::new(),
             timers: Timers::default(),
             unreported: VecDeque::new(),
             unclaimed: Unclaimed::default(),

@@ -32,10 +32,10 @@ pub(super) enum Route {
     To(Arc<str>, i64),
     /// To no pod: the term with this token has no active pod.
     Nowhere(i64),
-    /// To the pod to which they route now, while it exists: the owner is changing the holder.
+    /// To the pod to which they route now, while it exists: the owner is changing the holder, or may be.
     AsBefore,
-    /// To the pod to which they route now, while it is labelled active: no replica decides about the holder, or it
-    /// lost the label too long ago for a change of holder that makes progress.
+    /// To the pod to which they route now, while it is labelled active: it lost the label too long ago for a change of
+    /// holder that makes progress.
     WhileActive,
 }
 
@@ -85,7 +85,8 @@ impl Route {
             return Some(Self::To(active.pod.uid.as_str().into(), declared.token));
         }
         Some(match election.phase() {
-            _ if decider == Decider::None => Self::WhileActive,
+            // A replica that does not see who decides may see that one's strip and not yet its promotion.
+            _ if decider == Decider::None => Self::AsBefore,
             Phase::Stable if holder.is_none_or(|member| member.role != Role::Active) => {
                 Self::Nowhere(declared.token)
             }
@@ -494,10 +495,11 @@ mod tests {
         assert_eq!(route(Decider::Another, Role::Active, 7), None);
         // The stamp was taken off, or the promotion is not seen yet.
         assert_eq!(route(Decider::This, Role::Active, 6), Some(Route::AsBefore));
-        assert_eq!(route(Decider::None, Role::Active, 6), Some(Route::WhileActive));
+        assert_eq!(route(Decider::None, Role::Active, 6), Some(Route::AsBefore));
         // The label was taken off.
         assert_eq!(route(Decider::This, Role::Standby, 7), Some(Route::Nowhere(7)));
-        assert_eq!(route(Decider::None, Role::Standby, 7), Some(Route::WhileActive));
+        // Another replica may be changing the holder.
+        assert_eq!(route(Decider::None, Role::Standby, 7), Some(Route::AsBefore));
         // It is being read who the holder is.
         let reading = election(false, Role::Standby, 7);
         assert_eq!(Route::of(&reading, Decider::This), Some(Route::AsBefore));

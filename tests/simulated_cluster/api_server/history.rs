@@ -3,7 +3,7 @@
 
 use std::{collections::VecDeque, sync::Arc, sync::OnceLock, time::Duration};
 
-use tokio::{sync::watch, time::Instant};
+use tokio::{sync::Notify, time::Instant};
 
 use super::object::Object;
 
@@ -57,7 +57,8 @@ pub struct History {
     /// The first event that is not visible until the cache is released.
     held: Option<Position>,
     last_visible: Instant,
-    changed: watch::Sender<()>,
+    /// Wakes those who wait in their order. A `watch` channel would choose a random one.
+    changed: Arc<Notify>,
 }
 
 impl History {
@@ -69,7 +70,7 @@ impl History {
             lag: Duration::ZERO,
             held: None,
             last_visible: now,
-            changed: watch::channel(()).0,
+            changed: Arc::default(),
         }
     }
 
@@ -84,7 +85,7 @@ impl History {
         {
             self.drop_first();
         }
-        self.changed.send_replace(());
+        self.changed.notify_waiters();
     }
 
     fn drop_first(&mut self) {
@@ -103,7 +104,7 @@ impl History {
     pub fn hold(&mut self, held: bool) {
         let end = self.first + self.events.len() as u64;
         self.held = held.then(|| self.held.unwrap_or(end));
-        self.changed.send_replace(());
+        self.changed.notify_waiters();
     }
 
     /// Forgets all changes, as a restart does: what is known now is read from the store. Watches can begin only after
@@ -114,7 +115,7 @@ impl History {
         self.held = self.held.map(|_| self.first);
         self.last_visible = now;
         self.since = revision;
-        self.changed.send_replace(());
+        self.changed.notify_waiters();
     }
 
     /// The changes before this revision can no longer be watched. Those that are not visible yet stay.
@@ -129,8 +130,8 @@ impl History {
     }
 
     /// Notified of new events.
-    pub fn changes(&self) -> watch::Receiver<()> {
-        self.changed.subscribe()
+    pub fn changes(&self) -> Arc<Notify> {
+        self.changed.clone()
     }
 
     /// Where a watch of what comes after this revision begins; otherwise the oldest revision that is possible.

@@ -42,13 +42,16 @@ mod writes;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use kube::Client;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 pub use admission::{Hook, Review, Verdict};
 pub use deletion::DeleteOptions;
@@ -67,8 +70,9 @@ struct Shared {
     hooks: Mutex<Vec<Hook>>,
     fates: Mutex<Box<dyn Fates>>,
     watches: Mutex<BTreeMap<u64, (WatchInfo, watch::Sender<Connection>)>>,
-    /// Whether it runs. Requests under way end with each change.
-    running: watch::Sender<bool>,
+    running: AtomicBool,
+    /// It stops. Requests under way end in their order.
+    stopping: Notify,
     requests: AtomicU64,
     unsupported: Mutex<Vec<String>>,
 }
@@ -88,7 +92,8 @@ impl ApiServer {
             hooks: Mutex::new(Vec::new()),
             fates: Mutex::new(Box::new(|_: &RequestInfo| Fate::default())),
             watches: Mutex::new(BTreeMap::new()),
-            running: watch::channel(true).0,
+            running: AtomicBool::new(true),
+            stopping: Notify::new(),
             requests: AtomicU64::new(0),
             unsupported: Mutex::new(Vec::new()),
         }))
@@ -134,16 +139,21 @@ impl ApiServer {
     /// under way are not answered; what they have not stored yet they do not store. New ones find no connection.
     /// Returns whether it ran.
     pub fn stop(&self, is_orderly: bool) -> bool {
-        let ran = self.0.running.send_replace(false);
+        let ran = self.0.running.swap(false, Ordering::Relaxed);
+        self.0.stopping.notify_waiters();
         let state = if is_orderly { Connection::Ended } else { Connection::Broken };
         self.set_connections(state, |_| true);
         ran
     }
 
+    pub fn is_running(&self) -> bool {
+        self.0.running.load(Ordering::Relaxed)
+    }
+
     /// Starts it again. Its watch cache knows no earlier changes.
     pub fn start(&self) {
         self.store().forget_histories();
-        self.0.running.send_replace(true);
+        self.0.running.store(true, Ordering::Relaxed);
     }
 
     /// Requests that it does not implement. There should be none.

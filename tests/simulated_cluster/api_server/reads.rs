@@ -72,12 +72,12 @@ pub(super) async fn list(shared: &Shared, info: &RequestInfo, list: &List) -> Re
 /// Waits until the watch cache shows what the store has now, or for so long that the store is asked.
 async fn catch_up(shared: &Shared, kind: Kind) {
     let limit = Instant::now() + PATIENCE;
-    let (wanted, mut changes) = {
+    let (wanted, changes) = {
         let store = shared.store.lock();
         (store.revision(), store.history(kind).changes())
     };
     while Instant::now() < limit {
-        changes.borrow_and_update();
+        let changed = changes.notified();
         let until = {
             let store: &Store = &shared.store.lock();
             if store.visible_revision(kind) >= wanted {
@@ -87,7 +87,7 @@ async fn catch_up(shared: &Shared, kind: Kind) {
         };
         tokio::select! {
             biased;
-            _ = changes.changed() => {}
+            () = changed => {}
             () = sleep_until(until) => {}
         }
     }

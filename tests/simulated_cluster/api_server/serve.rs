@@ -30,7 +30,7 @@ pub(super) async fn serve(shared: Arc<Shared>, client: Arc<str>, request: http::
     let number = shared.requests.fetch_add(1, Ordering::Relaxed);
     let (parts, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
-    if !*shared.running.borrow() {
+    if !shared.running.load(Ordering::Relaxed) {
         return Err(refused());
     }
     let request = match request::parse(&parts, &body, &client, number) {
@@ -51,10 +51,9 @@ pub(super) async fn serve(shared: Arc<Shared>, client: Arc<str>, request: http::
 }
 
 async fn until_stopped(shared: Arc<Shared>, request: Request, fate: Fate) -> Answer {
-    let mut running = shared.running.subscribe();
     tokio::select! {
         biased;
-        _ = running.changed() => Err(lost()),
+        () = shared.stopping.notified() => Err(lost()),
         answer = meet(&shared, request, fate) => answer,
     }
 }

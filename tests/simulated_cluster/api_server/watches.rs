@@ -7,7 +7,7 @@ use futures::{Stream, stream};
 use hyper::body::Frame;
 use serde_json::json;
 use tokio::{
-    sync::watch,
+    sync::{Notify, futures::OwnedNotified, watch},
     time::{Instant, sleep_until},
 };
 
@@ -41,7 +41,7 @@ struct Watching {
     position: Position,
     deadline: Option<Instant>,
     bookmark: Option<Instant>,
-    changes: watch::Receiver<()>,
+    changes: Arc<Notify>,
     connection: watch::Receiver<Connection>,
     is_over: bool,
 }
@@ -112,7 +112,7 @@ impl Watching {
     async fn next(mut self) -> Option<(Chunk, Self)> {
         loop {
             let state = *self.connection.borrow_and_update();
-            self.changes.borrow_and_update();
+            let changed = self.changes.clone().notified_owned();
             if self.is_over || state == Connection::Ended {
                 return None;
             }
@@ -134,11 +134,11 @@ impl Watching {
                     }
                 }
             }
-            self.wait(until).await;
+            self.wait(until, changed).await;
         }
     }
 
-    async fn wait(&mut self, until: Option<Instant>) {
+    async fn wait(&mut self, until: Option<Instant>, changed: OwnedNotified) {
         let time = async {
             match until {
                 Some(until) => sleep_until(until).await,
@@ -149,7 +149,7 @@ impl Watching {
             biased;
             _ = self.connection.changed() => {}
             // While the connection is silent, events wait at the server.
-            _ = self.changes.changed() => {}
+            () = changed => {}
             () = time => {}
         }
     }

@@ -1,5 +1,7 @@
 //! I5 to I8: each kind of violation is found.
 
+use leadergroup::api::Endpoints;
+
 use super::*;
 
 impl Tape {
@@ -404,6 +406,30 @@ fn i6_the_slices_that_the_operator_writes_list_the_holder_at_rest() {
         tape.is_ready("True", "Active");
         assert_eq!(at_rest(&tape), expected, "{pods:?}");
     }
+}
+
+#[test]
+fn i6_a_service_that_leaves_its_endpoints_to_the_operator_has_a_slice_at_rest() {
+    let settled = |endpoints| {
+        let mut tape = replaced(Some(&not_ready()), "PodNotReady", None);
+        tape.managed_service();
+        tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+        tape.is_ready("True", "Active");
+        for change in &mut tape.history.changes {
+            if let Some(Object::Group(group)) = &mut change.state {
+                group.routing.endpoints = endpoints;
+            }
+        }
+        tape
+    };
+    assert_eq!(at_rest(&settled(Endpoints::Managed)), [Invariant::Liveness]);
+    assert_eq!(at_rest(&settled(Endpoints::Selector)), [], "the operator writes none for the group");
+    let mut tape = settled(Endpoints::Managed);
+    tape.managed_slice(2, &["b"]);
+    assert_eq!(at_rest(&tape), []);
+    let mut tape = settled(Endpoints::Managed);
+    tape.service(&json!({ "app": "web" }));
+    assert_eq!(at_rest(&tape), [], "Kubernetes writes its endpoints");
 }
 
 #[test]
