@@ -98,7 +98,9 @@ pub fn single_faults(run: &mut Simulation) -> Vec<Failure> {
         let (against, reasons) = undo.as_ref().map_or_else(Default::default, |undo| undo.counts_against(run));
         let recorded = run.fault(against, reasons);
         run.run(within + AFTER);
-        lost.iter().for_each(|pod| assert_routed_elsewhere(run, pod, failure));
+        for pod in &lost {
+            assert_routed_elsewhere(run, pod, failure);
+        }
         if let Some(undo) = undo {
             let now = run.now;
             run.act(|run| faults::undo(run, undo, now, recorded));
