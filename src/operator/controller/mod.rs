@@ -34,7 +34,7 @@ use super::{
     lock::resync::Schedule,
     message::Message,
     object::GroupName,
-    status::{causes::Causes, conditions::View, events::Events},
+    status::{causes::Causes, events::Events},
 };
 use crate::{
     health::{ProbeEvent, ProbeOutcome, ProbeStep, Prober, VoidCause},
@@ -255,11 +255,6 @@ impl Controller {
         for request in self.index.apply(event, now) {
             self.carry_out(request, now);
         }
-    }
-
-    /// A group as it is seen, and as it is run, once it was looked at.
-    pub(super) fn view(&self, name: &GroupName) -> Option<View<'_>> {
-        Some(View { seen: self.index.group(name)?, group: self.groups.get(name)? })
     }
 
     /// Looks at every group that changed, or whose time has come.
