@@ -12,7 +12,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    operator::{index::lock_view::LockNews, message::Message},
+    operator::{
+        index::{Event, lock_view::LockNews},
+        message::Message,
+    },
     ownership::{Yielded, stable_hash},
     telemetry::{LockReading, Metrics},
 };
@@ -239,7 +242,7 @@ impl Keeper {
 
     async fn tell(&self, news: LockNews) {
         // The receiver is gone only when the operator ends.
-        let _ = self.news.send(Message::Lock(news)).await;
+        let _ = self.news.send(Message::Seen(Event::Lock(news))).await;
     }
 }
 

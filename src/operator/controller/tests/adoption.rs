@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher;
 
 use super::*;
+use crate::operator::index::Event;
 
 #[test]
 fn a_claim_that_was_made_for_a_session_that_has_ended_gives_no_group() {
@@ -64,7 +65,7 @@ fn a_replica_that_stops_begins_no_change_of_holder() {
         stage.settle();
         stage.controller.draining = stops;
         let deleted: Pod = stage.pod(0, 0, true);
-        stage.take(Message::Pod(None, watcher::Event::Apply(deleted)));
+        stage.see(Event::Pod(None, watcher::Event::Apply(deleted)));
         stage.turn();
         assert_eq!(election(&stage, 0).is_changing(), !stops, "stops: {stops}");
     }

@@ -12,7 +12,7 @@ fn an_event_that_changes_nothing_steps_no_election_and_computes_no_status() {
     let before = versions(&stage);
     stage.probe_all();
     let pods = stage.newer_pods(0);
-    stage.take_all(pods);
+    stage.see_all(pods);
     assert_eq!(versions(&stage), before);
     assert!([0, 1].into_iter().all(|group| !stage.view(&name(group)).group.report.writing));
     // A change of holder begins in one of them. It is not reported before it had time to end.

@@ -14,7 +14,11 @@ use crate::{
     api::HumanDuration,
     election::{Event, Outcome, Standing},
     health::{ProbeFailure, ProbeOutcome, VoidCause},
-    operator::{executor::effect::row_of, index::lock_view::LockNews, trouble::Trouble},
+    operator::{
+        executor::effect::row_of,
+        index::{self, lock_view::LockNews},
+        trouble::Trouble,
+    },
     ownership::{Opinion, What},
 };
 
@@ -82,7 +86,7 @@ fn a_group_stays_for_one_ttl_after_an_outage_of_the_database() {
     stage.report(&name(0));
     beats(&mut stage, &others, 3);
     let detail = "the server restarts".to_owned();
-    stage.take(Message::Lock(LockNews::Down(LockError::NoConnection { detail })));
+    stage.see(index::Event::Lock(LockNews::Down(LockError::NoConnection { detail })));
     beats(&mut stage, &others, 4);
     assert!(owns(&stage, 0));
     beats(&mut stage, &others, 1);
@@ -148,7 +152,7 @@ impl DeafOwner {
         let renewed = format!("2026-01-01T00:00:{second:02}.000000Z");
         let lease = json!({ "metadata": { "name": "node-0" }, "spec": { "renewTime": renewed } });
         let lease: Lease = serde_json::from_value(lease).expect("a lease");
-        self.stage.take(Message::NodeLease(watcher::Event::Apply(lease)));
+        self.stage.see(index::Event::NodeLease(watcher::Event::Apply(lease)));
     }
 
     /// Some seconds pass. Returns whether it owns the group after the heartbeat that follows.
@@ -261,7 +265,7 @@ fn a_group_without_a_holder_goes_to_a_replica_that_can_judge_its_pods() {
         (object.spec.lock.ttl, object.spec.lock.retry_interval) = (HumanDuration(s(5)), HumanDuration(s(1)));
         stage.list_groups(vec![object]);
         let gone = stage.pod(0, 0, true);
-        stage.take(Message::Pod(None, watcher::Event::Delete(gone)));
+        stage.see(index::Event::Pod(None, watcher::Event::Delete(gone)));
         beats(&mut stage, others, 3);
         let free = answered(0, Claimed::Ours(LockRow { holder: None, ..row(0, stage.own) }));
         stage.take(Message::Claimed { session: stage.own, answers: vec![free] });

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     api::LeaderGroup,
-    operator::message::Message,
+    operator::{index::Event, message::Message},
     ownership::{Phase, Yielded},
 };
 
@@ -50,9 +50,9 @@ fn median(mut round: impl FnMut() -> f64) -> f64 {
     all[ROUNDS / 2]
 }
 
-/// These messages arrive, and the loop turns after each.
-fn messages(stage: &mut Stage, messages: Vec<Message>) -> f64 {
-    each(messages.len(), || stage.take_all(messages))
+/// These are seen, and the loop turns after each.
+fn seen(stage: &mut Stage, events: Vec<Event>) -> f64 {
+    each(events.len(), || stage.see_all(events))
 }
 
 /// Each pod answers a probe.
@@ -63,7 +63,7 @@ fn probes(stage: &mut Stage) -> f64 {
 /// A newer version of each pod that is otherwise as before.
 fn pods(stage: &mut Stage, deleting: usize) -> f64 {
     let newer = stage.newer_pods(deleting);
-    messages(stage, newer)
+    seen(stage, newer)
 }
 
 /// Each node renews its lease.
@@ -74,10 +74,10 @@ fn leases(stage: &mut Stage) -> f64 {
     let renew = |node| {
         let lease =
             json!({ "metadata": { "name": format!("node-{node}") }, "spec": { "renewTime": renewed } });
-        Message::NodeLease(watcher::Event::Apply(serde_json::from_value(lease).expect("a lease")))
+        Event::NodeLease(watcher::Event::Apply(serde_json::from_value(lease).expect("a lease")))
     };
     let renewals = (0..stage.nodes).map(renew).collect();
-    messages(stage, renewals)
+    seen(stage, renewals)
 }
 
 /// A label of each node changes.
@@ -86,10 +86,10 @@ fn node_labels(stage: &mut Stage) -> f64 {
     let label = stage.now.as_secs().to_string();
     let change = |node| {
         let node = json!({ "metadata": { "name": format!("node-{node}"), "labels": { "changes": label } } });
-        Message::Node(watcher::Event::Apply(serde_json::from_value(node).expect("a node")))
+        Event::Node(watcher::Event::Apply(serde_json::from_value(node).expect("a node")))
     };
     let changes = (0..stage.nodes).map(change).collect();
-    messages(stage, changes)
+    seen(stage, changes)
 }
 
 /// A heartbeat shows that other replicas gave up their claims to these groups.

@@ -17,7 +17,7 @@ use crate::{
         CALL_TIMEOUT, PROBES, QUEUE, STUCK,
         controller::{Controller, Health, Parts},
         executor::Context,
-        index::lock_view::LockNews,
+        index::{Event, lock_view::LockNews},
         lock::keys::KeyRule,
         message::Message,
         object::GroupName,
@@ -116,6 +116,11 @@ impl Stage {
         self.within(|controller, now| controller.take(message, now));
     }
 
+    /// Something is seen.
+    pub(super) fn see(&mut self, event: Event) {
+        self.within(|controller, now| controller.seen(event, now));
+    }
+
     /// The loop turns.
     pub(super) fn turn(&mut self) {
         self.within(Controller::turn);
@@ -128,23 +133,23 @@ impl Stage {
 
     /// Lists these groups, and the pods of all.
     pub(super) fn list_groups(&mut self, groups: Vec<LeaderGroup>) {
-        self.take(Message::Group(None, watcher::Event::Init));
+        self.see(Event::Group(None, watcher::Event::Init));
         for group in groups {
-            self.take(Message::Group(None, watcher::Event::InitApply(Sighting(Ok(group)))));
+            self.see(Event::Group(None, watcher::Event::InitApply(Sighting(Ok(group)))));
         }
-        self.take(Message::Group(None, watcher::Event::InitDone));
-        self.take(Message::Pod(None, watcher::Event::Init));
+        self.see(Event::Group(None, watcher::Event::InitDone));
+        self.see(Event::Pod(None, watcher::Event::Init));
         for (group, pod) in self.pods() {
             let pod = self.pod(group, pod, false);
-            self.take(Message::Pod(None, watcher::Event::InitApply(pod)));
+            self.see(Event::Pod(None, watcher::Event::InitApply(pod)));
         }
-        self.take(Message::Pod(None, watcher::Event::InitDone));
+        self.see(Event::Pod(None, watcher::Event::InitDone));
     }
 
     /// A heartbeat of this replica succeeds, and shows these others as well; the claims to some keys were given up.
     pub(super) fn beat(&mut self, others: &[Peer], yielded: Yielded) {
         let own = Peer { session: self.own, place: self.node.clone() };
-        self.take(Message::Lock(LockNews::Beat {
+        self.see(Event::Lock(LockNews::Beat {
             own: self.own,
             living: std::iter::once(own).chain(others.iter().cloned()).collect(),
             suspects: Vec::new(),
@@ -199,7 +204,7 @@ impl Stage {
     pub(super) fn begin_changes(&mut self, groups: usize) {
         for group in 0..groups {
             let pod = self.pod(group, 0, true);
-            self.take(Message::Pod(None, watcher::Event::Apply(pod)));
+            self.see(Event::Pod(None, watcher::Event::Apply(pod)));
         }
         self.turn();
         let changing =
@@ -222,21 +227,21 @@ impl Stage {
         let uid: Arc<str> = pod_ref(group, pod).uid.into();
         for step in [ProbeStep::Sent, ProbeStep::Ended(outcome)] {
             let event = ProbeEvent { uid: uid.clone(), seq, sent_at, step };
-            self.within(|controller, now| controller.probed(event, now));
+            self.see(Event::Probe(event));
         }
     }
 
     /// A newer version of each pod, as before, but that the first ones of so many groups are being deleted.
-    pub(super) fn newer_pods(&mut self, deleting: usize) -> Vec<Message> {
+    pub(super) fn newer_pods(&mut self, deleting: usize) -> Vec<Event> {
         let pods = self.pods().into_iter();
         let newer = pods.map(|(group, pod)| self.pod(group, pod, group < deleting && pod == 0));
-        newer.map(|pod| Message::Pod(None, watcher::Event::Apply(pod))).collect()
+        newer.map(|pod| Event::Pod(None, watcher::Event::Apply(pod))).collect()
     }
 
-    /// These messages arrive, and the loop turns after each of them.
-    pub(super) fn take_all(&mut self, messages: Vec<Message>) {
-        for message in messages {
-            self.take(message);
+    /// These are seen, and the loop turns after each of them.
+    pub(super) fn see_all(&mut self, events: Vec<Event>) {
+        for event in events {
+            self.see(event);
             self.turn();
         }
     }
