@@ -68,7 +68,7 @@ impl Histograms {
 /// | `statements_waiting` | gauge | statements that wait for a connection |
 /// | `wait_duration_seconds` | histogram | waits in queues that have ended |
 /// | `hold_duration_seconds` | histogram | terms that have ended |
-/// | `heartbeat_lag_seconds` | histogram | how long after its due time a client's heartbeat was answered |
+/// | `heartbeat_lag_seconds` | histogram | how long after its due time a heartbeat was answered |
 /// | `statement_duration_seconds` | histogram | all statements, including the wait for a connection |
 ///
 /// ```

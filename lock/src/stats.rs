@@ -34,7 +34,7 @@ pub struct LockStats {
     pub held: Duration,
     /// Terms that were lost before they were released.
     pub lost: u64,
-    /// Heartbeats of clients that were answered.
+    /// Heartbeats that were answered.
     pub heartbeats: u64,
     /// How long after its due time the last of them was answered.
     pub heartbeat_lag: Duration,
@@ -144,7 +144,7 @@ impl Counters {
         count(&self.lost, usize::from(lost));
     }
 
-    /// A client's heartbeat was answered this long after its due time.
+    /// A heartbeat was answered this long after its due time.
     pub(crate) fn heartbeat(&self, lag: Duration) {
         self.observe(Observed::HeartbeatLag, lag);
         let lag = micros(lag).unsigned_abs();
