@@ -11,8 +11,8 @@ use super::{
     *,
 };
 use crate::{
-    api::HumanDuration,
-    election::{Event, Outcome, Standing},
+    api::{HumanDuration, Verdict},
+    election::{Event, Outcome},
     health::{ProbeFailure, ProbeOutcome, VoidCause},
     operator::{
         executor::effect::row_of,
@@ -185,7 +185,7 @@ impl DeafOwner {
         }
         let election = election(&self.stage, 0);
         let holder = election.holder().and_then(|pod| election.member(&pod.uid)).expect("the holder");
-        assert_eq!(holder.standing, Standing::HeardElsewhere);
+        assert_eq!(holder.verdict, Verdict::HeardElsewhere);
         self.stage.beat(std::slice::from_ref(&self.other), Yielded::None);
         owns(&self.stage, 0)
     }
