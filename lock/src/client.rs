@@ -246,7 +246,7 @@ impl Client {
             wait,
             deadline: patience.and_then(|patience| self.process.now().checked_add(patience)),
             confirm_death: self.config.confirm_death,
-            counted: Attempt::begin(&self.process.store.counters),
+            counted: Attempt::begin(&self.process.store.database.counters),
             reason: Reason::NoAnswer,
         }
     }
@@ -269,7 +269,7 @@ impl Client {
         // or the grant came from another server than the heartbeat's answer.
         self.process.terms.enter(request.grant, &term);
         if Some(self.process.lease.borrow().era) != era {
-            self.process.store.pool.forget();
+            self.process.store.database.pool.forget();
             return None;
         }
         let mut held = self.held.lock();

@@ -153,7 +153,7 @@ impl Drop for HeldTerm {
         let lost = !released && (gone || overdue);
         let held = self.since.elapsed();
         tracing::debug!(key = %self.key, token = %self.token, ?held, lost, "the lock is no longer held");
-        self.process.store.counters.held(held, lost);
+        self.process.store.database.counters.held(held, lost);
         let (process, session, grant) = (Arc::clone(&self.process), self.session, self.grant);
         let (key, token, unclear) = (self.key.clone(), self.token, self.unclear);
         // A key that was lost belongs to another holder, or ends with the session: releasing it would end the term in

@@ -196,7 +196,7 @@ impl Heartbeat {
         }
         let lag = due.map(|due| now.saturating_sub(due));
         if let Some(lag) = lag {
-            self.process.store.counters.heartbeat(lag);
+            self.process.store.database.counters.heartbeat(lag);
         }
         let expired = self.detector.observe(now, attempt, &beat);
         let quarantine_is_over = self.quarantine.observe(now, attempt, &beat);

@@ -69,12 +69,16 @@ mod claim;
 mod client;
 mod clock;
 mod config;
+mod database;
 mod error;
 mod failure_detector;
 mod fence;
 mod grant;
 mod guard;
 mod heartbeat;
+#[cfg(feature = "prometheus-client")]
+mod histograms;
+mod holding;
 mod jitter;
 mod lease;
 mod link;
@@ -95,20 +99,20 @@ mod reassign;
 mod reconcile;
 mod refusal;
 mod route;
+mod rows;
 mod schema;
 mod session;
 mod statement;
 mod stats;
 mod store;
 mod target;
+mod terms;
 mod trace;
 mod types;
 mod url;
 mod wait;
 
-pub use acquire::{
-    AcquireRequest, Acquired, Attempt, HolderSession, MOST_WAITERS, Successor, Transfer, Wait,
-};
+pub use acquire::{AcquireRequest, Acquired, Attempt, HolderSession, Successor, Transfer, Wait};
 pub use campaign::Held;
 pub use claim::{Claim, Claimed, ClaimedRow, Unclaimed};
 pub use client::{Client, ClientConfig, ClientError};
@@ -117,7 +121,7 @@ pub use config::{DatabaseConfig, Secret};
 pub use error::LockError;
 pub use failure_detector::FailureDetector;
 pub use fence::{FENCE_SEEN_SQL, FencePolicy, Overrun};
-pub use grant::{Grant, Granted, Tombstone, Vacate};
+pub use grant::{Grant, Granted, Vacate};
 pub use guard::{Guard, Released, Transferred};
 pub use heartbeat::{BeatEvent, Membership, Peer, SessionEvent};
 pub use listen::{Hint, LONGEST_MESSAGE};
@@ -134,6 +138,8 @@ pub use refusal::{Changed, Refusal};
 pub use schema::Health;
 pub use stats::LockStats;
 pub use store::Store;
+pub use terms::Tombstone;
 pub use types::{
-    Beat, EraId, GrantId, Holder, Key, LockRow, MAX_TEXT_BYTES, PROTOCOL, SessionId, SessionSeen, Term, Token,
+    Beat, EraId, GrantId, Holder, Key, LockRow, MAX_TEXT_BYTES, MOST_WAITERS, PROTOCOL, SessionId,
+    SessionSeen, Term, Token,
 };

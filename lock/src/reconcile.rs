@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
+use crate::database::CHUNK;
 use crate::guard::HeldTerm;
 use crate::process::Process;
 use crate::session::era_of;
 use crate::statement::{Bind, Statement, get};
-use crate::store::CHUNK;
 use crate::{EraId, GrantId, LockError, Store};
 
 const HELD: Statement = Statement { name: "what is held", sql: include_str!("sql/held.sql") };
@@ -100,10 +100,10 @@ impl Store {
         let mut held = HashMap::new();
         for chunk in keys.chunks(CHUNK) {
             let keys: Vec<_> = chunk.iter().map(crate::Key::as_str).collect();
-            for row in &self.rows(HELD, Bind::new().with(keys)?).await? {
+            for row in &self.database.rows(HELD, Bind::new().with(keys)?).await? {
                 if era_of(row)? != era {
                     // New connections may lead to the heartbeat's server.
-                    self.pool.forget();
+                    self.database.pool.forget();
                     let detail = "another server answered than the one with the session".to_owned();
                     return Err(LockError::Interrupted { statement: HELD.name, detail });
                 }

@@ -138,6 +138,13 @@ impl Waiter<'_> {
         Ok(Part::Again)
     }
 
+    /// The request is in the queue, if it asked for that.
+    fn count_wait(&mut self) {
+        if self.wait == Wait::InQueue {
+            self.counted.queues();
+        }
+    }
+
     /// Decides the next step from an answer.
     fn decide(
         &mut self,
@@ -161,11 +168,11 @@ impl Waiter<'_> {
                 }
             }
             Acquired::Waiting | Acquired::Held | Acquired::Quarantine => {
-                self.counted.waits(self.wait);
+                self.count_wait();
                 Next::Pause(pauses.regular())
             }
             Acquired::Delayed { token, delay } => {
-                self.counted.waits(self.wait);
+                self.count_wait();
                 let left = process.delays.learn(self.key, *token, *delay, process.now());
                 Next::Pause(left.min(pauses.regular()) + pauses.jitter())
             }
@@ -211,7 +218,7 @@ enum Next {
 /// never will.
 fn void_after(process: &Process, beat: u64) -> u64 {
     let interval = process.config.retry_interval.as_micros().max(1);
-    let beats = process.store.pool.limit().as_micros().div_ceil(interval);
+    let beats = process.store.database.pool.limit().as_micros().div_ceil(interval);
     beat.saturating_add(u64::try_from(beats).unwrap_or(u64::MAX)).saturating_add(2)
 }
 
@@ -409,7 +416,7 @@ pub(crate) async fn give_up_once_void(
 ) {
     let mut lease = process.lease.subscribe();
     let _ = lease.wait_for(|lease| !lease.serves(session) || lease.beat > void_after).await;
-    sleep(process.store.pool.limit()).await;
+    sleep(process.store.database.pool.limit()).await;
     process.insist(session, async || process.store.give_up(session, key, grant).await).await;
 }
 

@@ -95,20 +95,6 @@ const ROOMS: &[Room] = &[
 const ALLOWED_CIRCLES: &[(&[&str], &str)] = &[
     (
         &[
-            "lock/src/acquire.rs",
-            "lock/src/batch.rs",
-            "lock/src/claim.rs",
-            "lock/src/fence.rs",
-            "lock/src/grant.rs",
-            "lock/src/prometheus.rs",
-            "lock/src/refusal.rs",
-            "lock/src/stats.rs",
-            "lock/src/store.rs",
-        ],
-        "`Store` owns the batchers and the counters of the requests, and the files of the requests extend `Store`",
-    ),
-    (
-        &[
             "lock/src/client.rs",
             "lock/src/guard.rs",
             "lock/src/heartbeat.rs",
