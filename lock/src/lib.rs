@@ -62,6 +62,7 @@
 //! Programs in other languages call the same SQL functions; `docs/sql-protocol.md` describes them.
 
 mod acquire;
+mod applicant;
 mod batch;
 pub mod blocking;
 mod campaign;
@@ -102,20 +103,23 @@ mod route;
 mod rows;
 mod schema;
 mod session;
+mod settings;
 mod statement;
 mod stats;
 mod store;
 mod target;
 mod terms;
 mod trace;
+mod turns;
 mod types;
+mod unfinished;
 mod url;
 mod wait;
 
 pub use acquire::{AcquireRequest, Acquired, Attempt, HolderSession, Successor, Transfer, Wait};
 pub use campaign::Held;
 pub use claim::{Claim, Claimed, ClaimedRow, Unclaimed};
-pub use client::{Client, ClientConfig, ClientError};
+pub use client::Client;
 pub use clock::{Clock, monotonic};
 pub use config::{DatabaseConfig, Secret};
 pub use error::LockError;
@@ -126,16 +130,16 @@ pub use guard::{Guard, Released, Transferred};
 pub use heartbeat::{BeatEvent, Membership, Peer, SessionEvent};
 pub use listen::{Hint, LONGEST_MESSAGE};
 pub use pool::PoolState;
-pub use process::SessionConfig;
 #[cfg(feature = "prometheus-client")]
 pub use prometheus::LockMetrics;
 pub use prune::{Pruned, Retention, housekeeping};
 pub use quarantine::Quarantine;
 pub use query::{LONGEST_LIST, LockInfo, SessionInfo, Summary, TermInfo, WaiterInfo};
-pub use reason::Reason;
+pub use reason::{ClientError, Reason};
 pub use reassign::{Reassigned, Reassignment};
 pub use refusal::{Changed, Refusal};
 pub use schema::Health;
+pub use settings::{ClientConfig, SessionConfig};
 pub use stats::LockStats;
 pub use store::Store;
 pub use terms::Tombstone;
