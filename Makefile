@@ -145,7 +145,8 @@ chart-readme: ## Generate the table of values in the chart's README
 
 .PHONY: bench
 bench: ## Benchmarks
-	cargo bench --workspace --bench election --bench controller --bench prober
+	cargo bench --workspace --bench election --bench prober
+	cargo test --workspace --profile bench --lib controller::tests::measurements -- --ignored --nocapture
 
 # The temporary directory holds the server's data. It must be on a disk, so that commits have their real cost.
 .PHONY: bench-lock

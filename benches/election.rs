@@ -11,8 +11,8 @@ use std::{
 };
 
 use leadergroup::{
-    api::{Declaration, PodRef, Role},
-    election::{Effect, Event, Group, Member, Outcome, Row, Standing, World},
+    api::{Declaration, PodRef, Role, Verdict},
+    election::{Effect, Event, Group, Member, Outcome, Row, World},
 };
 use uuid::Uuid;
 
@@ -64,7 +64,7 @@ fn settled(seed: u32) -> Group {
 /// steps.
 fn fail_over(group: &mut Group) -> u32 {
     let mut world = group.world().clone();
-    world.members[0].standing = Standing::Silent;
+    world.members[0].verdict = Verdict::Silent;
     let mut asked = VecDeque::from(group.step(Event::World(world.clone()), NOW));
     let mut steps = 1;
     while let Some((ticket, effect)) = asked.pop_front() {

@@ -34,7 +34,7 @@ step "the committed CRD is what the types say"
 
 step "building the tests"
 # Always the whole workspace, so that all steps use the same features of the dependencies and nothing is built twice.
-with_postgres=(blocking faults exec lock lock_cli migrate)
+with_postgres=(blocking faults exec lock lock_cli migrate prometheus)
 others=(--lib --bins --test=dependencies)
 for path in tests/*.rs tests/*/main.rs; do
   name=${path#tests/}
@@ -57,8 +57,6 @@ beside "the simulation" 19 cargo test --workspace --test simulation
 step "unit and integration tests"
 apart "the unit and integration tests" 10 env RUST_TEST_THREADS=4 cargo test --workspace "${others[@]}"
 apart "the examples in the documentation" 10 cargo test --workspace --doc
-apart "the tests of the metrics" 10 \
-  cargo test --workspace --features leadergroup-lock/prometheus-client --test prometheus
 
 step "chart"
 apart "the chart" 10 scripts/test-chart.sh

@@ -10,5 +10,7 @@ pub mod election;
 pub mod health;
 pub mod operator;
 pub mod ownership;
+#[cfg(test)]
+mod phase_table;
 pub mod routing;
 pub mod telemetry;

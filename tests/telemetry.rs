@@ -8,17 +8,16 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     os::unix::process::ExitStatusExt as _,
     process::{Command, Stdio},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use leadergroup::telemetry::{
-    ApiOutcome, Endpoints, GroupReading, GroupState, Liveness, LockOutcome, LockReading, LogFormat, Metrics,
-    ReadyChecks, Server, end_on_panic, init_logs, log_subscriber,
+    ApiOutcome, Endpoints, GroupReading, GroupState, Liveness, LockOutcome, LogFormat, Metrics, ReadyChecks,
+    Server, end_on_panic, init_logs, log_subscriber,
 };
+use leadergroup_lock::{LockError, LockMetrics, Store};
+use prometheus_client::metrics::counter::Counter;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -62,7 +61,6 @@ fn each_metric_says_what_happened() {
     metrics.set_probe_targets(6);
     metrics.set_lock_store_up(true);
     metrics.heartbeat(Duration::from_millis(2));
-    metrics.heartbeat_lag(Duration::from_millis(3));
     metrics.lock_operation("acquire", LockOutcome::Refused);
     metrics.session_lost();
     metrics.adoption();
@@ -86,8 +84,8 @@ fn each_metric_says_what_happened() {
         ("leadergroup_probe_targets", 6.0),
         ("leadergroup_lock_store_up", 1.0),
         ("leadergroup_lock_heartbeat_duration_seconds_count", 1.0),
-        ("leadergroup_lock_heartbeat_lag_seconds_bucket{le=\"0.0025\"}", 0.0),
-        ("leadergroup_lock_heartbeat_lag_seconds_bucket{le=\"0.005\"}", 1.0),
+        ("leadergroup_lock_heartbeat_duration_seconds_bucket{le=\"0.001\"}", 0.0),
+        ("leadergroup_lock_heartbeat_duration_seconds_bucket{le=\"0.005\"}", 1.0),
         ("leadergroup_lock_operations_total{operation=\"acquire\",outcome=\"refused\"}", 1.0),
         ("leadergroup_lock_session_lost_total", 1.0),
         ("leadergroup_adoptions_total", 1.0),
@@ -153,7 +151,8 @@ fn as_text_format(page: &str) -> String {
 
 #[test]
 fn promtool_has_nothing_against_the_metrics() {
-    let metrics = Metrics::with_lock(LockReading::default);
+    let store = Store::refusing(LockError::Invalid { what: "URL", problem: "is missing".to_owned() });
+    let metrics = Metrics::new().with(|registry| LockMetrics::new(&store).register(registry));
     metrics.set_groups(GroupState::Active, 1);
     metrics.set_group("shop", "web", GroupReading { active: true, eligible: 3 });
     metrics.failover("Silent", Duration::from_millis(40));
@@ -174,37 +173,13 @@ fn promtool_has_nothing_against_the_metrics() {
 }
 
 #[test]
-fn the_lock_is_read_at_each_scrape() {
-    let attempts = Arc::new(AtomicU64::new(0));
-    let metrics = Metrics::with_lock({
-        let attempts = attempts.clone();
-        move || LockReading {
-            attempts: attempts.fetch_add(10, Ordering::Relaxed),
-            wins: 1,
-            losses: 2,
-            contended: 3,
-            clock_jumps: 4,
-            connections_in_use: 5,
-            connections_idle: 6,
-            connections_most: 7,
-            statements_waiting: 8,
-        }
-    });
-    for asked in [0.0, 10.0] {
-        let samples = samples(&metrics.encode().unwrap());
-        for (series, value) in [
-            ("leadergroup_lock_attempts_total", asked),
-            ("leadergroup_lock_wins_total", 1.0),
-            ("leadergroup_lock_losses_total", 2.0),
-            ("leadergroup_lock_contention_total", 3.0),
-            ("leadergroup_lock_clock_jumps_total", 4.0),
-            ("leadergroup_lock_connections_in_use", 5.0),
-            ("leadergroup_lock_connections_idle", 6.0),
-            ("leadergroup_lock_connections_max", 7.0),
-            ("leadergroup_lock_waiting", 8.0),
-        ] {
-            assert_eq!(samples.get(series), Some(&value), "{series} in {samples:#?}");
-        }
+fn metrics_that_others_count_are_read_at_each_scrape() {
+    let counted: Counter = Counter::default();
+    let metrics =
+        Metrics::new().with(|registry| registry.register("others", "Counted by others", counted.clone()));
+    for expected in [1.0, 2.0] {
+        counted.inc();
+        assert_eq!(samples(&metrics.encode().unwrap()).get("others_total"), Some(&expected));
     }
 }
 

@@ -1,15 +1,16 @@
-//! Keys that a program holds directly: acquiring, releasing and transferring them. The statements are functions in the
-//! database (`migrations/0005_acquire.sql`, `0006_release.sql`), which programs in any language can call.
+//! Requests for keys that a program holds directly: to acquire them and to release them, with those of other tasks. The
+//! statements are functions in the database (`migrations/0005_acquire.sql`, `0006_release.sql`), which programs in any
+//! language can call.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::batch::Request;
+use crate::database::Database;
 use crate::refusal::refusal;
 use crate::statement::{Bind, Row, Statement, get, in_order, unexpected};
-use crate::types::check_text;
-use crate::{Changed, EraId, GrantId, Holder, Key, LockError, Refusal, SessionId, Store, Token};
+use crate::{Changed, EraId, GrantId, Holder, Key, LockError, Refusal, SessionId, Token};
 
 const ACQUIRE: Statement = Statement {
     name: "acquire",
@@ -19,18 +20,8 @@ const RELEASE: Statement = Statement {
     name: "release",
     sql: "select r.*, null::uuid as session from leadergroup.release($1, $2::jsonb) as r",
 };
-const END_HOLD: Statement = Statement {
-    name: "transfer",
-    sql: "select e.*, null::uuid as session from leadergroup.end_hold($1, $2, $3, $4, $5, $6) as e",
-};
-const GIVE_UP: Statement =
-    Statement { name: "give up", sql: "select * from leadergroup.give_up($1, $2, $3)" };
-
 /// Most requests in one statement: each may need an entry in the server's lock table.
 const MOST: usize = 100;
-
-/// Most living waiters for one key.
-pub const MOST_WAITERS: u32 = 10_000;
 
 /// A request for a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,8 +65,8 @@ impl AcquireRequest {
 pub enum Wait {
     /// A try: waits for nothing but fenced transactions of the key's last holder.
     No,
-    /// First come, first served. Repeat the request to see whether it has been granted; [give it up](Store::give_up)
-    /// when it is no longer wanted.
+    /// First come, first served. Repeat the request to see whether it has been granted; [give it
+    /// up](crate::Store::give_up) when it is no longer wanted.
     InQueue,
 }
 
@@ -106,7 +97,7 @@ pub enum Acquired {
     Held,
     /// The request is in the queue.
     Waiting,
-    /// [`MOST_WAITERS`] requests wait already.
+    /// [`MOST_WAITERS`](crate::MOST_WAITERS) requests wait already.
     QueueFull,
     /// The last holder's session was marked dead, and it had asked for a delay. The request is in the queue if it asked
     /// to wait. A caller that has measured `delay` on a monotonic clock, from the receipt of its *first* such answer
@@ -151,7 +142,7 @@ pub enum Successor<'a> {
     Name(&'a str),
 }
 
-/// The answer to [`Store::transfer`].
+/// The answer to [`Store::transfer`](crate::Store::transfer).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transfer {
     /// The successor holds the key.
@@ -162,139 +153,8 @@ pub enum Transfer {
     Refused(Refusal),
 }
 
-impl Store {
-    /// Acquires the key if possible, or queues up for it if the request asks to wait.
-    ///
-    /// Never waits for another holder, nor for a request that is being granted: then the answer is [`Refusal::Busy`].
-    /// That request may be the first try of this one, whose answer was lost: repeat it until there is another answer,
-    /// or [give it up](Self::give_up). Waits only for fenced transactions of the last holder, as the
-    /// [`FencePolicy`](crate::FencePolicy) says.
-    pub async fn acquire(
-        &self,
-        own: SessionId,
-        request: &AcquireRequest,
-        wait: Wait,
-    ) -> Result<Attempt, LockError> {
-        check_text("holder's uid", &request.holder.uid)?;
-        check_text("holder's namespace", &request.holder.namespace)?;
-        check_text("holder's name", &request.holder.name)?;
-        check_text("reason", &request.reason)?;
-        if i64::try_from(request.lock_delay.as_millis()).is_err() {
-            return Err(LockError::Invalid { what: "lock delay", problem: "is too long".to_owned() });
-        }
-        let acquiring = Acquiring { own, request: request.clone(), wait };
-        let repeats = self.pool.repeats();
-        let mut attempt = match self.batches.acquire.ask(self, acquiring.clone()).await? {
-            Some(attempt) => attempt,
-            // It could not be answered in a batch, because it has to wait for something.
-            None => acquiring.clone().alone(self).await?,
-        };
-        if attempt.outcome == Acquired::Quarantine && attempt.era.is_none() {
-            // This is the first call to notice a new history.
-            self.begin_era().await?;
-            attempt = acquiring.alone(self).await?;
-        }
-        if attempt.outcome == Acquired::Refused(Refusal::Busy) && self.pool.repeats() != repeats {
-            let detail = "the connection broke, and the first attempt may still be under way".to_owned();
-            return Err(LockError::Interrupted { statement: ACQUIRE.name, detail });
-        }
-        if !matches!(attempt.outcome, Acquired::Granted { .. }) {
-            self.counters.contended();
-        }
-        Ok(attempt)
-    }
-
-    /// Releases the key. The first living waiter becomes the holder at once, and is woken (after a failover only once
-    /// the [quarantine](crate::Quarantine) is over; while a fenced transaction of this term is under way, once that has
-    /// ended). Applies only to the term with this token: after the key went to another holder, the answer is
-    /// [`Refusal::TokenChanged`]. May be repeated with the same reason.
-    pub async fn release(
-        &self,
-        own: SessionId,
-        key: &Key,
-        token: Token,
-        reason: &str,
-    ) -> Result<Changed, LockError> {
-        check_text("reason", reason)?;
-        let releasing = Releasing { own, key: key.clone(), token, reason: reason.to_owned() };
-        let ended = match self.batches.release.ask(self, releasing.clone()).await? {
-            Some(ended) => ended,
-            None => releasing.alone(self).await?,
-        };
-        if let Some((session, grant)) = ended.next {
-            self.wake(session, grant).await;
-        }
-        Ok(ended.answer)
-    }
-
-    /// Gives the key to a waiter, ahead of the queue; the others keep their places. Otherwise like
-    /// [`release`](Self::release), except that nothing is changed unless the answer is [`Transfer::Done`]. While a
-    /// fenced transaction of the present term is under way, or in quarantine, the answer is [`Refusal::Busy`].
-    pub async fn transfer(
-        &self,
-        own: SessionId,
-        key: &Key,
-        token: Token,
-        successor: Successor<'_>,
-        reason: &str,
-    ) -> Result<Transfer, LockError> {
-        let row = self.end_hold(Some(own), key, token, reason, Some(successor)).await?;
-        Ok(match get::<&str>(&row, "verdict")? {
-            "no-successor" => Transfer::NotWaiting,
-            verdict => match refusal(&row, verdict)? {
-                None => Transfer::Done,
-                Some(refusal) => {
-                    if refusal == Refusal::Busy {
-                        // This may be the first call to notice a new history.
-                        self.begin_era().await?;
-                    }
-                    Transfer::Refused(refusal)
-                }
-            },
-        })
-    }
-
-    /// Ends a hold (by force if there is no session), and wakes the next holder.
-    pub(crate) async fn end_hold(
-        &self,
-        own: Option<SessionId>,
-        key: &Key,
-        token: Token,
-        reason: &str,
-        successor: Option<Successor<'_>>,
-    ) -> Result<Row, LockError> {
-        check_text("reason", reason)?;
-        let (uid, name) = match successor {
-            Some(Successor::Uid(uid)) => (Some(uid), None),
-            Some(Successor::Name(name)) => (None, Some(name)),
-            None => (None, None),
-        };
-        let bind = Bind::new()
-            .with(own.map(SessionId::as_uuid))?
-            .with(key.as_str())?
-            .with(token.get())?
-            .with(reason)?
-            .with(uid)?
-            .with(name)?;
-        let row = self.row(END_HOLD, bind).await?;
-        if let Some((session, grant)) = next(&row)? {
-            self.wake(session, grant).await;
-        }
-        Ok(row)
-    }
-
-    /// Gives the request up: leaves the queue, and releases the key if it has been granted meanwhile.
-    pub async fn give_up(&self, own: SessionId, key: &Key, grant: GrantId) -> Result<(), LockError> {
-        let bind = Bind::new().with(own.as_uuid())?.with(key.as_str())?.with(grant.as_uuid())?;
-        if let Some((session, grant)) = next(&self.row(GIVE_UP, bind).await?)? {
-            self.wake(session, grant).await;
-        }
-        Ok(())
-    }
-}
-
 /// The request to wake, and its session.
-fn next(row: &Row) -> Result<Option<(SessionId, GrantId)>, LockError> {
+pub(crate) fn next(row: &Row) -> Result<Option<(SessionId, GrantId)>, LockError> {
     let session = get::<Option<uuid::Uuid>>(row, "next_session")?;
     let grant = get::<Option<uuid::Uuid>>(row, "next_grant")?;
     Ok(session.zip(grant).map(|(session, grant)| (session.into(), grant.into())))
@@ -303,9 +163,9 @@ fn next(row: &Row) -> Result<Option<(SessionId, GrantId)>, LockError> {
 /// A request to acquire a key, as batched with others.
 #[derive(Debug, Clone)]
 pub(crate) struct Acquiring {
-    own: SessionId,
-    request: AcquireRequest,
-    wait: Wait,
+    pub(crate) own: SessionId,
+    pub(crate) request: AcquireRequest,
+    pub(crate) wait: Wait,
 }
 
 /// The form that `leadergroup.acquire` reads.
@@ -340,8 +200,9 @@ impl Acquiring {
         }
     }
 
-    async fn alone(self, store: &Store) -> Result<Attempt, LockError> {
-        let answers = Self::send(store, self.own, std::slice::from_ref(&self)).await?;
+    /// Makes it without others.
+    pub(crate) async fn alone(self, database: &Database) -> Result<Attempt, LockError> {
+        let answers = Self::send(database, self.own, std::slice::from_ref(&self)).await?;
         answers.into_iter().next().flatten().ok_or_else(|| unexpected(ACQUIRE.name, "no rows"))
     }
 }
@@ -357,14 +218,18 @@ impl Request for Acquiring {
         self.own
     }
 
-    async fn send(store: &Store, own: SessionId, requests: &[Self]) -> Result<Vec<Self::Answer>, LockError> {
-        let passing = store.passing();
+    async fn send(
+        database: &Database,
+        own: SessionId,
+        requests: &[Self],
+    ) -> Result<Vec<Self::Answer>, LockError> {
+        let passing = database.passing();
         let bind = Bind::new()
             .with(own.as_uuid())?
             .with(json(&requests.iter().map(Self::json).collect::<Vec<_>>())?)?
             .with(passing.patience_ms)?
             .with(passing.force_ms)?;
-        match store.rows(ACQUIRE, bind).await {
+        match database.rows(ACQUIRE, bind).await {
             // One by one, they may fit into the lock table.
             Err(error) if error.is_out_of_locks() && requests.len() > 1 => Ok(vec![None; requests.len()]),
             rows => in_order(requests.len(), &rows?, attempt),
@@ -406,22 +271,23 @@ fn attempt(row: &Row) -> Result<Attempt, LockError> {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Releasing {
     #[serde(skip)]
-    own: SessionId,
-    key: Key,
-    token: Token,
-    reason: String,
+    pub(crate) own: SessionId,
+    pub(crate) key: Key,
+    pub(crate) token: Token,
+    pub(crate) reason: String,
 }
 
 /// The outcome of a release.
 #[derive(Debug, Clone)]
 pub(crate) struct Ended {
-    answer: Changed,
-    next: Option<(SessionId, GrantId)>,
+    pub(crate) answer: Changed,
+    pub(crate) next: Option<(SessionId, GrantId)>,
 }
 
 impl Releasing {
-    async fn alone(self, store: &Store) -> Result<Ended, LockError> {
-        let answers = Self::send(store, self.own, std::slice::from_ref(&self)).await?;
+    /// Makes it without others.
+    pub(crate) async fn alone(self, database: &Database) -> Result<Ended, LockError> {
+        let answers = Self::send(database, self.own, std::slice::from_ref(&self)).await?;
         answers.into_iter().next().flatten().ok_or_else(|| unexpected(RELEASE.name, "no rows"))
     }
 }
@@ -437,9 +303,13 @@ impl Request for Releasing {
         self.own
     }
 
-    async fn send(store: &Store, own: SessionId, requests: &[Self]) -> Result<Vec<Self::Answer>, LockError> {
+    async fn send(
+        database: &Database,
+        own: SessionId,
+        requests: &[Self],
+    ) -> Result<Vec<Self::Answer>, LockError> {
         let bind = Bind::new().with(own.as_uuid())?.with(json(&requests)?)?;
-        in_order(requests.len(), &store.rows(RELEASE, bind).await?, |row| {
+        in_order(requests.len(), &database.rows(RELEASE, bind).await?, |row| {
             Ok(Ended { answer: crate::refusal::changed(row)?, next: next(row)? })
         })
     }

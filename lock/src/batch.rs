@@ -16,7 +16,8 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
-use crate::{LockError, SessionId, Store};
+use crate::database::Database;
+use crate::{LockError, SessionId};
 
 /// How many statements of one kind may be under way. With two, the server works on one while the answer to the other
 /// travels. More would make the batches smaller, and take connections from other work.
@@ -38,7 +39,7 @@ pub(crate) trait Request: Debug + Sized + Send + Sync + 'static {
 
     /// Sends the requests to the database, in bounded time. Answers come in the order of the requests.
     fn send(
-        store: &Store,
+        database: &Database,
         own: SessionId,
         requests: &[Self],
     ) -> impl Future<Output = Result<Vec<Self::Answer>, LockError>> + Send;
@@ -79,13 +80,13 @@ impl<R: Request> Batcher<R> {
     /// Sends a request, at once or together with others. May be dropped: a request that still waits is then not sent,
     /// and a statement that no caller waits for is given up. A statement that others wait for runs on, and may take
     /// effect.
-    pub(crate) async fn ask(&self, store: &Store, request: R) -> Result<R::Answer, LockError> {
+    pub(crate) async fn ask(&self, database: &Database, request: R) -> Result<R::Answer, LockError> {
         let runtime = Handle::current();
         let (answer, answered) = oneshot::channel();
         let has_slot = self.0.lock().enter(Waiting { request, answer });
         if has_slot {
             let slot = Slot { state: Arc::clone(&self.0), taken: true };
-            runtime.spawn(slot.run(store.clone()));
+            runtime.spawn(slot.run(database.clone()));
         }
         answered.await.unwrap_or_else(|_| {
             let detail = "the program's runtime is shutting down".to_owned();
@@ -150,7 +151,7 @@ impl<R: Request> Drop for Slot<R> {
 
 impl<R: Request> Slot<R> {
     /// Sends batches until no request waits.
-    async fn run(mut self, store: Store) {
+    async fn run(mut self, database: Database) {
         loop {
             // Lets other tasks add their requests first: for instance, an answer to a batch has just woken many tasks.
             yield_now().await;
@@ -160,7 +161,7 @@ impl<R: Request> Slot<R> {
                 next.into_iter().map(|waiting| (waiting.request, waiting.answer)).unzip();
             let answers = tokio::select! {
                 biased;
-                answers = R::send(&store, own, &requests) => answers,
+                answers = R::send(&database, own, &requests) => answers,
                 _ = join_all(asking.iter_mut().map(oneshot::Sender::closed)) => continue,
             };
             match answers {
@@ -202,6 +203,7 @@ mod tests {
 
     use super::*;
     use crate::DatabaseConfig;
+    use crate::pool::Pool;
 
     /// A batch as it was sent, and how to answer it: each request with its number of characters, or all with an error.
     type Sent = (Vec<String>, oneshot::Sender<Result<(), LockError>>);
@@ -223,7 +225,7 @@ mod tests {
             self.session
         }
 
-        async fn send(_: &Store, _: SessionId, requests: &[Self]) -> Result<Vec<usize>, LockError> {
+        async fn send(_: &Database, _: SessionId, requests: &[Self]) -> Result<Vec<usize>, LockError> {
             let (answer, answered) = oneshot::channel();
             let texts = requests.iter().map(|word| word.text.clone()).collect();
             requests[0].server.send((texts, answer)).unwrap();
@@ -234,7 +236,7 @@ mod tests {
 
     struct Scene {
         batcher: Batcher<Word>,
-        store: Store,
+        database: Database,
         server: UnboundedSender<Sent>,
         sent: UnboundedReceiver<Sent>,
     }
@@ -243,14 +245,15 @@ mod tests {
         fn new() -> Self {
             let (server, sent) = unbounded_channel();
             let config = DatabaseConfig { url: "postgres://nowhere/db".into(), ..DatabaseConfig::default() };
-            Self { batcher: Batcher::default(), store: Store::new(&config).unwrap(), server, sent }
+            let database = Database::on(Pool::new(&config).unwrap());
+            Self { batcher: Batcher::default(), database, server, sent }
         }
 
         /// Makes a request in its own task, and waits until it is under way or in the queue.
         async fn ask(&self, text: &str) -> JoinHandle<Result<usize, LockError>> {
-            let (batcher, store, word) = (self.batcher.clone(), self.store.clone(), self.word(text));
+            let (batcher, database, word) = (self.batcher.clone(), self.database.clone(), self.word(text));
             let before = self.state();
-            let asking = tokio::spawn(async move { batcher.ask(&store, word).await });
+            let asking = tokio::spawn(async move { batcher.ask(&database, word).await });
             while self.state() == before {
                 tokio::task::yield_now().await;
             }
@@ -301,9 +304,11 @@ mod tests {
     async fn those_that_ask_at_the_same_moment_go_together() {
         let mut scene = Scene::new();
         let words =
-            ["1", "22", "333"].map(|text| (scene.batcher.clone(), scene.store.clone(), scene.word(text)));
+            ["1", "22", "333"].map(|text| (scene.batcher.clone(), scene.database.clone(), scene.word(text)));
         let spawn_all = async move {
-            words.map(|(batcher, store, word)| tokio::spawn(async move { batcher.ask(&store, word).await }))
+            words.map(|(batcher, database, word)| {
+                tokio::spawn(async move { batcher.ask(&database, word).await })
+            })
         };
         let asking = tokio::spawn(spawn_all).await.unwrap();
         let (texts, answer) = scene.next().await;
@@ -354,16 +359,17 @@ mod tests {
     async fn callers_that_are_not_polled_keep_nobody_waiting() {
         let mut scene = Scene::new();
         let words = ["1", "2"].map(|text| scene.word(text));
-        let (batcher, store) = (scene.batcher.clone(), scene.store.clone());
-        let mut unread = words.map(|word| Box::pin(batcher.ask(&store, word)));
+        let (batcher, database) = (scene.batcher.clone(), scene.database.clone());
+        let mut unread = words.map(|word| Box::pin(batcher.ask(&database, word)));
         let mut sent = Vec::new();
         for asking in &mut unread {
             assert!(futures::poll!(asking).is_pending());
             sent.push(scene.next().await);
         }
         let asking = tokio::spawn({
-            let (batcher, store, word) = (scene.batcher.clone(), scene.store.clone(), scene.word("333"));
-            async move { batcher.ask(&store, word).await }
+            let (batcher, database, word) =
+                (scene.batcher.clone(), scene.database.clone(), scene.word("333"));
+            async move { batcher.ask(&database, word).await }
         });
         for (_, answer) in sent {
             answer.send(Ok(())).unwrap();
@@ -401,8 +407,8 @@ mod tests {
         }
         let mut asking = Vec::new();
         for _ in 0..=Word::MOST {
-            let (batcher, store, word) = (scene.batcher.clone(), scene.store.clone(), scene.word("x"));
-            asking.push(tokio::spawn(async move { batcher.ask(&store, word).await }));
+            let (batcher, database, word) = (scene.batcher.clone(), scene.database.clone(), scene.word("x"));
+            asking.push(tokio::spawn(async move { batcher.ask(&database, word).await }));
             tokio::task::yield_now().await;
         }
         first.send(Ok(())).unwrap();
@@ -444,8 +450,8 @@ mod tests {
         let mut asking = Vec::new();
         for (text, session) in [("lost", 1), ("next-1", 2), ("lost too", 1), ("next-2", 2)] {
             let word = Word { session: uuid::Uuid::from_u128(session).into(), ..scene.word(text) };
-            let (batcher, store, before) = (scene.batcher.clone(), scene.store.clone(), scene.state());
-            asking.push(tokio::spawn(async move { batcher.ask(&store, word).await }));
+            let (batcher, database, before) = (scene.batcher.clone(), scene.database.clone(), scene.state());
+            asking.push(tokio::spawn(async move { batcher.ask(&database, word).await }));
             while scene.state() == before {
                 tokio::task::yield_now().await;
             }

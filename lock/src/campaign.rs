@@ -74,7 +74,7 @@ impl Client {
                 }
                 Err(error) => tracing::warn!(%key, %error, "the lock was not acquired; campaigning again"),
             }
-            sleep(self.process.config.retry_interval.mul_f64(0.5 + portion() / 2.0)).await;
+            sleep(self.applicant.process.config.retry_interval.mul_f64(0.5 + portion() / 2.0)).await;
         }
     }
 }

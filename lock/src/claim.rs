@@ -2,9 +2,9 @@
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
+use crate::database::{CHUNK, check_distinct};
 use crate::refusal::changed;
 use crate::statement::{Bind, Statement, all_in_order, get, unexpected};
-use crate::store::{CHUNK, check_distinct};
 use crate::types::check_text;
 use crate::{Changed, Key, LockError, LockRow, PROTOCOL, SessionId, Store, Token};
 
@@ -109,7 +109,7 @@ impl Store {
         let creating = claims.iter().any(|claim| claim.may_create);
         let chunks = claims.chunks(if creating { CREATE_CHUNK } else { CHUNK });
         let chunks: Vec<_> = chunks.map(|chunk| self.claim_chunk(own, chunk)).collect();
-        stream::iter(chunks).buffered(self.chunks_at_once()).try_concat().await
+        stream::iter(chunks).buffered(self.database.chunks_at_once()).try_concat().await
     }
 
     async fn claim_chunk(&self, own: SessionId, claims: &[Claim]) -> Result<Vec<Claimed>, LockError> {
@@ -120,7 +120,7 @@ impl Store {
             .with(claims.iter().map(|claim| claim.group.as_str()).collect::<Vec<_>>())?
             .with(claims.iter().map(|claim| claim.may_create).collect::<Vec<_>>())?
             .with(claims.iter().map(|claim| claim.supersedes.as_deref()).collect::<Vec<_>>())?;
-        let answers = all_in_order(claims.len(), &self.rows(CLAIM, bind).await?, |row| {
+        let answers = all_in_order(claims.len(), &self.database.rows(CLAIM, bind).await?, |row| {
             let group = || get::<Option<String>>(row, "group_id").map(Option::unwrap_or_default);
             Ok(match get::<&str>(row, "verdict")? {
                 "ours" => None,
@@ -138,7 +138,7 @@ impl Store {
         })?;
         let ours = claims.iter().zip(&answers).filter(|(_, answer)| answer.is_none());
         let ours: Vec<Key> = ours.map(|(claim, _)| claim.key.clone()).collect();
-        let mut rows = self.read_map(&ours).await?;
+        let mut rows = self.database.read_map(&ours).await?;
         let all = claims.iter().zip(answers).map(|(claim, answer)| {
             answer.unwrap_or_else(|| match rows.remove(&claim.key) {
                 Some(row) if row.session == Some(own) => Claimed::Ours(row),
@@ -161,14 +161,14 @@ impl Store {
                 .with(own.as_uuid())?
                 .with(PROTOCOL.cast_signed())?
                 .with(chunk.iter().map(Key::as_str).collect::<Vec<_>>())?;
-            let rows = self.rows(UNCLAIM, bind).await?;
+            let rows = self.database.rows(UNCLAIM, bind).await?;
             let changes = all_in_order(chunk.len(), &rows, changed)?;
             let gone = chunk.iter().zip(&changes).filter(|(_, change)| matches!(change, Changed::Done));
             given_up.extend(gone.map(|(key, _)| key));
             all.extend(changes);
         }
         if !given_up.is_empty() {
-            self.claims_given_up(given_up.into_iter()).await;
+            self.database.claims_given_up(given_up.into_iter()).await;
         }
         Ok(all)
     }
@@ -176,7 +176,7 @@ impl Store {
     /// All rows that a session has claimed, in the order of the keys. Reads the whole table: meant for an occasional
     /// comparison with the caller's own state, not for every poll.
     pub async fn rows_of(&self, own: SessionId) -> Result<Vec<ClaimedRow>, LockError> {
-        let rows = self.rows(ROWS_OF, Bind::new().with(own.as_uuid())?).await?;
+        let rows = self.database.rows(ROWS_OF, Bind::new().with(own.as_uuid())?).await?;
         let claimed = rows.iter().map(|row| {
             Ok(ClaimedRow {
                 key: Key::stored(get(row, "key")?),
@@ -191,7 +191,7 @@ impl Store {
     /// are left out. Reads the whole table at worst.
     pub async fn unclaimed(&self, after: Option<&Key>, limit: u32) -> Result<Vec<Unclaimed>, LockError> {
         let bind = Bind::new().with(after.map_or("", Key::as_str))?.with(i64::from(limit))?;
-        let rows = self.rows(UNCLAIMED, bind).await?;
+        let rows = self.database.rows(UNCLAIMED, bind).await?;
         rows.iter()
             .map(|row| Ok(Unclaimed { key: Key::stored(get(row, "key")?), group: get(row, "group_id")? }))
             .collect()

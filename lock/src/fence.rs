@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::statement::{Row, get};
-use crate::{Key, LockError, Store};
+use crate::{Key, LockError};
 
 /// A fence for data in another database than the lock's: SQL that creates the function `leadergroup.fence_seen(key,
 /// token)` there. May be run again.
@@ -60,6 +60,18 @@ impl Fence {
         self.places
     }
 
+    /// The policy, fitted into the statements' time limit.
+    pub(crate) fn passing(&self, limit: Duration) -> Passing {
+        let FencePolicy { patience, overrun } = self.policy;
+        // Half of the statement's time for patience, a quarter after terminations (twice an eighth), the rest in
+        // reserve.
+        let ms = |time: Duration| i32::try_from(time.as_millis()).unwrap_or(i32::MAX);
+        Passing {
+            patience_ms: ms(patience.min(limit / 2)),
+            force_ms: (overrun == Overrun::Terminate).then_some(ms(limit / 8)),
+        }
+    }
+
     /// Permission to wait. Each one is returned in bounded time. Never `None`, because the semaphore is never closed.
     pub(crate) async fn place(&self) -> Option<SemaphorePermit<'_>> {
         self.waiting.acquire().await.ok()
@@ -73,28 +85,6 @@ pub(crate) struct Passing {
     pub(crate) patience_ms: i32,
     /// How long to wait after terminating those that take longer, in milliseconds. `None`: they are not terminated.
     pub(crate) force_ms: Option<i32>,
-}
-
-impl Store {
-    /// The same store with another policy. The default is to terminate fenced transactions after half a second.
-    #[must_use]
-    pub fn with_fence_policy(self, policy: FencePolicy) -> Self {
-        let fence = Fence::new(policy, self.pool.work_connections());
-        Self { fence: std::sync::Arc::new(fence), batches: crate::store::Batches::default(), ..self }
-    }
-
-    /// The policy, fitted into the statements' time limit.
-    pub(crate) fn passing(&self) -> Passing {
-        let FencePolicy { patience, overrun } = self.fence.policy;
-        // Half of the statement's time for patience, a quarter after terminations (twice an eighth), the rest in
-        // reserve.
-        let limit = self.pool.limit();
-        let ms = |time: Duration| i32::try_from(time.as_millis()).unwrap_or(i32::MAX);
-        Passing {
-            patience_ms: ms(patience.min(limit / 2)),
-            force_ms: (overrun == Overrun::Terminate).then_some(ms(limit / 8)),
-        }
-    }
 }
 
 /// Logs why fenced transactions still delay a change of holder.

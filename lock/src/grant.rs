@@ -1,21 +1,19 @@
-//! Terms of keys that a controller grants to others: granting under a new token, confirming, ending. Each change is a
-//! compare-and-set on the key, its group, its token and the own living session.
+//! Requests that change terms of keys that a controller grants to others, alone and with those of other tasks. Each is
+//! a compare-and-set on the key, its group, its token and the own living session.
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use crate::batch::Request;
-use crate::claim::CREATE_CHUNK;
+use crate::database::{CHUNK, Database, check_distinct};
 use crate::fence::{self, Passing};
 use crate::refusal::{changed, refusal};
 use crate::statement::{Bind, Statement, all_in_order, get, unexpected};
-use crate::store::{CHUNK, check_distinct};
 use crate::types::check_text;
-use crate::{Changed, GrantId, Holder, Key, LockError, PROTOCOL, Refusal, SessionId, Store, Token};
+use crate::{Changed, GrantId, Holder, Key, LockError, PROTOCOL, Refusal, SessionId, Token};
 
 const GRANT: Statement = Statement { name: "grant", sql: include_str!("sql/grant.sql") };
 const CONFIRM: Statement = Statement { name: "confirm", sql: include_str!("sql/confirm.sql") };
 const VACATE: Statement = Statement { name: "vacate", sql: include_str!("sql/vacate.sql") };
-const TOMBSTONE: Statement = Statement { name: "tombstone", sql: include_str!("sql/tombstone.sql") };
 
 /// How many times a batch is tried if new eras begin meanwhile. A second new era would mean two failovers within
 /// milliseconds.
@@ -68,62 +66,22 @@ pub struct Vacate {
     pub reason: String,
 }
 
-/// The end of a group.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tombstone {
-    /// The key.
-    pub key: Key,
-    /// The group that was deleted.
-    pub group: String,
-    /// The largest token known from elsewhere: the next user of the key continues above it, even if the row was lost.
-    pub floor: Token,
-}
-
-impl Store {
-    /// Changes holders. Returns one answer for each grant, in their order: the new token, or why nothing was changed.
-    /// The new token is above the row's, above `floor` and above every token in the history.
-    ///
-    /// Repeating a grant with the same id returns the same answer as the first time, as long as no other change
-    /// followed it; while the first try may still be under way, the answer is [`Refusal::Busy`].
-    ///
-    /// Fenced transactions of the old holder (`leadergroup.fence`) have to end first. After all other grants have been
-    /// carried out, they are waited for, key by key, as the [`FencePolicy`](crate::FencePolicy) says.
-    pub async fn grant(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
-        let mut answers = self.grant_at_once(own, grants).await?;
-        // Each key waits alone, so that none waits for another one's transactions, and no two are waited for in one
-        // transaction (an application may fence both).
-        let busy = (0..grants.len()).filter(|index| answers[*index] == Granted::Refused(Refusal::Busy));
-        let waiting = busy.map(async |index| Ok((index, self.grant_past_fence(own, &grants[index]).await?)));
-        let waiting: Vec<_> = waiting.collect();
-        let late: Vec<_> = stream::iter(waiting).buffer_unordered(self.fence.places()).try_collect().await?;
-        for (index, answer) in late {
-            answers[index] = answer;
-        }
-        self.finish(answers, grants).await
-    }
-
-    /// Like [`grant`](Self::grant), but never waits for fenced transactions: if one is under way, the answer is
-    /// [`Refusal::Busy`].
-    pub async fn try_grant(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
+impl Database {
+    /// Changes holders, and never waits for fenced transactions.
+    pub(crate) async fn try_grant(
+        &self,
+        own: SessionId,
+        grants: &[Grant],
+    ) -> Result<Vec<Granted>, LockError> {
         let answers = self.grant_at_once(own, grants).await?;
         self.finish(answers, grants).await
     }
 
-    /// Like [`grant`](Self::grant) for one key, in one statement with the grants that other tasks ask for at the same
-    /// time.
-    pub async fn grant_one(&self, own: SessionId, grant: Grant) -> Result<Granted, LockError> {
-        match self.batches.grant.ask(self, Granting { own, grant: grant.clone() }).await? {
-            // The old holder's transactions may be in the way. Only this key waits for them.
-            Granted::Refused(Refusal::Busy) => {
-                let answer = self.grant_past_fence(own, &grant).await?;
-                let mut answers = self.finish(vec![answer], &[grant]).await?;
-                answers.pop().ok_or_else(|| unexpected(GRANT.name, "no answer"))
-            }
-            answer => Ok(answer),
-        }
-    }
-
-    async fn grant_at_once(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
+    pub(crate) async fn grant_at_once(
+        &self,
+        own: SessionId,
+        grants: &[Grant],
+    ) -> Result<Vec<Granted>, LockError> {
         check_distinct(grants.iter().map(|grant| &grant.key))?;
         for grant in grants {
             check_text("group", &grant.group)?;
@@ -157,7 +115,7 @@ impl Store {
     }
 
     /// Sends one grant, which waits for fenced transactions as the policy says.
-    async fn grant_past_fence(&self, own: SessionId, grant: &Grant) -> Result<Granted, LockError> {
+    pub(crate) async fn grant_past_fence(&self, own: SessionId, grant: &Grant) -> Result<Granted, LockError> {
         let _place = self.fence.place().await;
         match self.grant_chunk(own, std::slice::from_ref(grant), Some(self.passing())).await {
             Err(error) if error.is_out_of_locks() => Ok(Granted::Refused(Refusal::Busy)),
@@ -213,7 +171,11 @@ impl Store {
     }
 
     /// Counts the answers, and reads the rows whose token had changed.
-    async fn finish(&self, mut all: Vec<Granted>, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
+    pub(crate) async fn finish(
+        &self,
+        mut all: Vec<Granted>,
+        grants: &[Grant],
+    ) -> Result<Vec<Granted>, LockError> {
         let count = |kind: fn(&Granted) -> bool| all.iter().filter(|granted| kind(granted)).count();
         let won = count(|granted| matches!(granted, Granted::Granted { .. }));
         let contended = count(|granted| {
@@ -228,9 +190,11 @@ impl Store {
         Ok(all)
     }
 
-    /// Marks terms confirmed: everything has been done so that the holder acts under this token, and no other holder
-    /// acts. From then on, earlier terms are no longer pending.
-    pub async fn confirm(&self, own: SessionId, terms: &[(Key, Token)]) -> Result<Vec<Changed>, LockError> {
+    pub(crate) async fn confirm(
+        &self,
+        own: SessionId,
+        terms: &[(Key, Token)],
+    ) -> Result<Vec<Changed>, LockError> {
         check_distinct(terms.iter().map(|(key, _)| key))?;
         let mut all = Vec::with_capacity(terms.len());
         for chunk in terms.chunks(CHUNK) {
@@ -245,14 +209,7 @@ impl Store {
         Ok(all)
     }
 
-    /// Like [`confirm`](Self::confirm) for one key, in one statement with those of other tasks.
-    pub async fn confirm_one(&self, own: SessionId, key: Key, token: Token) -> Result<Changed, LockError> {
-        self.batches.confirm.ask(self, Confirming { own, term: (key, token) }).await
-    }
-
-    /// Removes holders without naming new ones. The tokens stay, and the terms stay pending as before: the old holder
-    /// may still act until the next term is confirmed.
-    pub async fn vacate(&self, own: SessionId, vacates: &[Vacate]) -> Result<Vec<Changed>, LockError> {
+    pub(crate) async fn vacate(&self, own: SessionId, vacates: &[Vacate]) -> Result<Vec<Changed>, LockError> {
         check_distinct(vacates.iter().map(|vacate| &vacate.key))?;
         for vacate in vacates {
             check_text("reason", &vacate.reason)?;
@@ -269,37 +226,6 @@ impl Store {
             all.extend(all_in_order(chunk.len(), &self.rows(VACATE, bind).await?, changed)?);
         }
         self.add_rows(refused(&mut all, vacates.iter().map(|vacate| &vacate.key))).await?;
-        Ok(all)
-    }
-
-    /// Like [`vacate`](Self::vacate) for one key, in one statement with those of other tasks.
-    pub async fn vacate_one(&self, own: SessionId, vacate: Vacate) -> Result<Changed, LockError> {
-        self.batches.vacate.ask(self, Vacating { own, vacate }).await
-    }
-
-    /// Leaves tombstones for groups that were deleted: holder and claim are removed, the row and its token stay, and
-    /// this group can never claim the key again. Another group that claims the key continues its tokens. This applies
-    /// to rows that the own session or no living session has claimed, and creates a row that was lost.
-    pub async fn tombstone(
-        &self,
-        own: SessionId,
-        tombstones: &[Tombstone],
-    ) -> Result<Vec<Changed>, LockError> {
-        check_distinct(tombstones.iter().map(|tombstone| &tombstone.key))?;
-        for tombstone in tombstones {
-            check_text("group", &tombstone.group)?;
-            check_token(tombstone.floor)?;
-        }
-        let mut all = Vec::with_capacity(tombstones.len());
-        for chunk in tombstones.chunks(CREATE_CHUNK) {
-            let bind = Bind::new()
-                .with(own.as_uuid())?
-                .with(PROTOCOL.cast_signed())?
-                .with(chunk.iter().map(|tombstone| tombstone.key.as_str()).collect::<Vec<_>>())?
-                .with(chunk.iter().map(|tombstone| tombstone.group.as_str()).collect::<Vec<_>>())?
-                .with(chunk.iter().map(|tombstone| tombstone.floor.get()).collect::<Vec<_>>())?;
-            all.extend(all_in_order(chunk.len(), &self.rows(TOMBSTONE, bind).await?, changed)?);
-        }
         Ok(all)
     }
 
@@ -341,8 +267,8 @@ pub(crate) fn check_token(token: Token) -> Result<(), LockError> {
 /// A grant, as batched with those of other tasks.
 #[derive(Debug)]
 pub(crate) struct Granting {
-    own: SessionId,
-    grant: Grant,
+    pub(crate) own: SessionId,
+    pub(crate) grant: Grant,
 }
 
 impl Request for Granting {
@@ -354,17 +280,17 @@ impl Request for Granting {
         self.own
     }
 
-    async fn send(store: &Store, own: SessionId, requests: &[Self]) -> Result<Vec<Granted>, LockError> {
+    async fn send(database: &Database, own: SessionId, requests: &[Self]) -> Result<Vec<Granted>, LockError> {
         let grants: Vec<_> = requests.iter().map(|request| request.grant.clone()).collect();
-        store.try_grant(own, &grants).await
+        database.try_grant(own, &grants).await
     }
 }
 
 /// A confirmation, as batched with those of other tasks.
 #[derive(Debug)]
 pub(crate) struct Confirming {
-    own: SessionId,
-    term: (Key, Token),
+    pub(crate) own: SessionId,
+    pub(crate) term: (Key, Token),
 }
 
 impl Request for Confirming {
@@ -376,17 +302,17 @@ impl Request for Confirming {
         self.own
     }
 
-    async fn send(store: &Store, own: SessionId, requests: &[Self]) -> Result<Vec<Changed>, LockError> {
+    async fn send(database: &Database, own: SessionId, requests: &[Self]) -> Result<Vec<Changed>, LockError> {
         let terms: Vec<_> = requests.iter().map(|request| request.term.clone()).collect();
-        store.confirm(own, &terms).await
+        database.confirm(own, &terms).await
     }
 }
 
 /// A removal of a holder, as batched with those of other tasks.
 #[derive(Debug)]
 pub(crate) struct Vacating {
-    own: SessionId,
-    vacate: Vacate,
+    pub(crate) own: SessionId,
+    pub(crate) vacate: Vacate,
 }
 
 impl Request for Vacating {
@@ -398,8 +324,8 @@ impl Request for Vacating {
         self.own
     }
 
-    async fn send(store: &Store, own: SessionId, requests: &[Self]) -> Result<Vec<Changed>, LockError> {
+    async fn send(database: &Database, own: SessionId, requests: &[Self]) -> Result<Vec<Changed>, LockError> {
         let vacates: Vec<_> = requests.iter().map(|request| request.vacate.clone()).collect();
-        store.vacate(own, &vacates).await
+        database.vacate(own, &vacates).await
     }
 }

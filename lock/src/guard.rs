@@ -5,27 +5,28 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
+use tracing::Span;
 
 use crate::process::Process;
-use crate::trace::{releasing, transferring, within};
-use crate::wait::{Unfinished, give_up_once_void};
-use crate::{Changed, GrantId, Key, LockError, Refusal, SessionId, Store, Successor, Token, Transfer};
+use crate::reconcile::{HELD_TOO_LONG, Term, TermRow};
+use crate::trace::{self, Traced, within};
+use crate::unfinished::{Unfinished, give_up_once_void};
+use crate::{Changed, GrantId, Key, LockError, Refusal, SessionId, Successor, Token, Transfer};
 
 /// The longest that a guard sleeps at once: timers stop while the machine is suspended, but the lease does not.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
 const RELEASED: &str = "released by its holder";
 const TRANSFERRED: &str = "transferred by its holder";
-const HELD_TOO_LONG: &str = "held for as long as it may be";
 
 /// One term of a holder. The key is released when the last guard of the term is dropped.
 pub(crate) struct HeldTerm {
     process: Arc<Process>,
-    pub(crate) session: SessionId,
-    pub(crate) key: Key,
+    session: SessionId,
+    key: Key,
     /// The holder's name, for people.
-    pub(crate) holder: String,
-    pub(crate) token: Token,
+    holder: String,
+    token: Token,
     grant: GrantId,
     /// Set if a statement of the granted request may still be under way; it is void after this heartbeat.
     unclear: Option<u64>,
@@ -38,7 +39,7 @@ pub(crate) struct HeldTerm {
     released: AtomicBool,
     /// Released because of `max_hold`, whatever the guards do.
     freed: AtomicBool,
-    pub(crate) since: Instant,
+    since: Instant,
 }
 
 impl HeldTerm {
@@ -66,12 +67,13 @@ impl HeldTerm {
         })
     }
 
-    /// Ends the term, because the database shows that it is over. False if its holder released it, or it was lost
-    /// before.
-    pub(crate) fn end(&self) -> bool {
-        // This also applies without a guard: a transfer that is under way may return one.
-        let first = !self.lost.swap(true, Ordering::Relaxed);
-        first && !self.released.load(Ordering::Relaxed) && self.guards.load(Ordering::Relaxed) > 0
+    /// A release as a span, also in the background.
+    fn releasing(&self) -> Span {
+        trace::releasing(&self.key, &self.holder, self.token, self.since.elapsed())
+    }
+
+    fn transferring(&self, successor: Successor<'_>) -> Span {
+        trace::transferring(&self.key, &self.holder, self.token, self.since.elapsed(), successor)
     }
 
     fn is_lost(&self) -> bool {
@@ -89,27 +91,6 @@ impl HeldTerm {
     /// Whether the term has lasted for `max_hold`. No one else gets the key before it is released.
     fn is_overdue(&self) -> bool {
         self.ends_at.is_some_and(|at| at <= self.process.now())
-    }
-
-    /// Whether the term has lasted for `max_hold`, and its holder has since had as much time to stop as after the loss
-    /// of its session.
-    pub(crate) fn is_to_be_freed(&self) -> bool {
-        let margin = self.process.lease.borrow().margin();
-        self.ends_at.is_some_and(|at| at + margin <= self.process.now())
-            && !self.freed.load(Ordering::Relaxed)
-            && !self.released.load(Ordering::Relaxed)
-            && !self.is_taken()
-    }
-
-    /// Releases the key of such a term. If that fails, the next heartbeat repeats it.
-    pub(crate) async fn free(&self, store: &Store) {
-        match store.release(self.session, &self.key, self.token, HELD_TOO_LONG).await {
-            Ok(_) => {
-                tracing::warn!(key = %self.key, token = %self.token, "the lock was {HELD_TOO_LONG}; it is released");
-                self.freed.store(true, Ordering::Relaxed);
-            }
-            Err(error) => tracing::debug!(key = %self.key, %error, "the lock was not released; trying again"),
-        }
     }
 
     /// Until when the key is certainly held.
@@ -146,6 +127,32 @@ impl HeldTerm {
     }
 }
 
+impl Term for HeldTerm {
+    fn row(&self) -> TermRow {
+        TermRow { key: self.key.clone(), token: self.token, session: self.session }
+    }
+
+    fn end(&self) -> bool {
+        // This also applies without a guard: a transfer that is under way may return one.
+        let first = !self.lost.swap(true, Ordering::Relaxed);
+        first && !self.released.load(Ordering::Relaxed) && self.guards.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether the term has lasted for `max_hold`, and its holder has since had as much time to stop as after the loss
+    /// of its session.
+    fn is_to_be_freed(&self) -> bool {
+        let margin = self.process.lease.borrow().margin();
+        self.ends_at.is_some_and(|at| at + margin <= self.process.now())
+            && !self.freed.load(Ordering::Relaxed)
+            && !self.released.load(Ordering::Relaxed)
+            && !self.is_taken()
+    }
+
+    fn freed(&self) {
+        self.freed.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Drop for HeldTerm {
     fn drop(&mut self) {
         let released = *self.released.get_mut() || *self.freed.get_mut();
@@ -153,12 +160,12 @@ impl Drop for HeldTerm {
         let lost = !released && (gone || overdue);
         let held = self.since.elapsed();
         tracing::debug!(key = %self.key, token = %self.token, ?held, lost, "the lock is no longer held");
-        self.process.store.counters.held(held, lost);
+        self.process.store.database.counters.held(held, lost);
         let (process, session, grant) = (Arc::clone(&self.process), self.session, self.grant);
         let (key, token, unclear) = (self.key.clone(), self.token, self.unclear);
         // A key that was lost belongs to another holder, or ends with the session: releasing it would end the term in
         // order, without its delay.
-        let releasing = (!released && !gone).then(|| releasing(self));
+        let releasing = (!released && !gone).then(|| self.releasing());
         let reason = if overdue { HELD_TOO_LONG } else { RELEASED };
         if releasing.is_none() {
             process.terms.leave(grant);
@@ -303,7 +310,7 @@ impl Guard {
     /// Releases the key and waits until it is done; the next waiter then holds it. After an error, the outcome is
     /// unknown: the release is repeated in the background.
     pub async fn release(self) -> Result<Released, LockError> {
-        within(releasing(&self.term), self.let_go()).await
+        within(self.term.releasing(), self.let_go()).await
     }
 
     async fn let_go(mut self) -> Result<Released, LockError> {
@@ -337,7 +344,7 @@ impl Guard {
     /// # }
     /// ```
     pub async fn transfer_to(self, successor: Successor<'_>) -> Result<Transferred, LockError> {
-        within(transferring(&self.term, successor), self.give_to(successor)).await
+        within(self.term.transferring(successor), self.give_to(successor)).await
     }
 
     async fn give_to(mut self, successor: Successor<'_>) -> Result<Transferred, LockError> {
@@ -364,5 +371,37 @@ impl Guard {
         term.guards.store(1, Ordering::Release);
         self.counted = true;
         Ok(unchanged(self))
+    }
+}
+
+impl Traced for Guard {
+    fn outcome(&self) -> &'static str {
+        "held"
+    }
+
+    fn token(&self) -> Option<i64> {
+        Some(self.token().get())
+    }
+}
+
+impl Traced for Released {
+    fn outcome(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::StillHeld => "still held",
+            Self::WasLost => "was lost",
+        }
+    }
+}
+
+impl Traced for Transferred {
+    fn outcome(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::NotWaiting(_) => "successor not waiting",
+            Self::StillHeld(_) => "still held",
+            Self::Busy(_) => "busy",
+            Self::WasLost => "was lost",
+        }
     }
 }

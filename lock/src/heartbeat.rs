@@ -8,7 +8,9 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
-use crate::process::{Process, check, register};
+use crate::process::{Process, register};
+use crate::reconcile::Terms;
+use crate::settings::check;
 use crate::{Beat, EraId, FailureDetector, LockError, Quarantine, SessionConfig, SessionId, Store};
 
 /// Events that may wait to be received.
@@ -198,7 +200,7 @@ impl Heartbeat {
         }
         let lag = due.map(|due| now.saturating_sub(due));
         if let Some(lag) = lag {
-            self.process.store.counters.heartbeat(lag);
+            self.process.store.database.counters.heartbeat(lag);
         }
         let expired = self.detector.observe(now, attempt, &beat);
         let quarantine_is_over = self.quarantine.observe(now, attempt, &beat);
@@ -253,7 +255,7 @@ impl Heartbeat {
             self.chores.spawn(async move {
                 see_to(&process, &store, events, &expired, era).await;
                 for term in overdue {
-                    term.free(&store).await;
+                    Terms::free(&store, &*term).await;
                 }
                 if ttl_differs {
                     process.repair_ttl(&store).await;

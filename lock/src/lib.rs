@@ -62,6 +62,7 @@
 //! Programs in other languages call the same SQL functions; `docs/sql-protocol.md` describes them.
 
 mod acquire;
+mod applicant;
 mod batch;
 pub mod blocking;
 mod campaign;
@@ -69,12 +70,16 @@ mod claim;
 mod client;
 mod clock;
 mod config;
+mod database;
 mod error;
 mod failure_detector;
 mod fence;
 mod grant;
 mod guard;
 mod heartbeat;
+#[cfg(feature = "prometheus-client")]
+mod histograms;
+mod holding;
 mod jitter;
 mod lease;
 mod link;
@@ -95,45 +100,50 @@ mod reassign;
 mod reconcile;
 mod refusal;
 mod route;
+mod rows;
 mod schema;
 mod session;
+mod settings;
 mod statement;
 mod stats;
 mod store;
 mod target;
+mod terms;
 mod trace;
+mod turns;
 mod types;
+mod unfinished;
 mod url;
 mod wait;
 
-pub use acquire::{
-    AcquireRequest, Acquired, Attempt, HolderSession, MOST_WAITERS, Successor, Transfer, Wait,
-};
+pub use acquire::{AcquireRequest, Acquired, Attempt, HolderSession, Successor, Transfer, Wait};
 pub use campaign::Held;
 pub use claim::{Claim, Claimed, ClaimedRow, Unclaimed};
-pub use client::{Client, ClientConfig, ClientError};
+pub use client::Client;
 pub use clock::{Clock, monotonic};
 pub use config::{DatabaseConfig, Secret};
 pub use error::LockError;
 pub use failure_detector::FailureDetector;
 pub use fence::{FENCE_SEEN_SQL, FencePolicy, Overrun};
-pub use grant::{Grant, Granted, Tombstone, Vacate};
+pub use grant::{Grant, Granted, Vacate};
 pub use guard::{Guard, Released, Transferred};
 pub use heartbeat::{BeatEvent, Membership, Peer, SessionEvent};
 pub use listen::{Hint, LONGEST_MESSAGE};
 pub use pool::PoolState;
-pub use process::SessionConfig;
 #[cfg(feature = "prometheus-client")]
 pub use prometheus::LockMetrics;
 pub use prune::{Pruned, Retention, housekeeping};
 pub use quarantine::Quarantine;
 pub use query::{LONGEST_LIST, LockInfo, SessionInfo, Summary, TermInfo, WaiterInfo};
-pub use reason::Reason;
+pub use reason::{ClientError, Reason};
 pub use reassign::{Reassigned, Reassignment};
 pub use refusal::{Changed, Refusal};
 pub use schema::Health;
+pub use settings::{ClientConfig, SessionConfig};
 pub use stats::LockStats;
 pub use store::Store;
+pub use terms::Tombstone;
 pub use types::{
-    Beat, EraId, GrantId, Holder, Key, LockRow, MAX_TEXT_BYTES, PROTOCOL, SessionId, SessionSeen, Term, Token,
+    Beat, EraId, GrantId, Holder, Key, LockRow, MAX_TEXT_BYTES, MOST_WAITERS, PROTOCOL, SessionId,
+    SessionSeen, Term, Token,
 };

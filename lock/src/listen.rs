@@ -7,6 +7,7 @@ use futures::{Stream, StreamExt as _};
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use tokio::time::{sleep, timeout};
 
+use crate::database::YIELDED;
 #[cfg(feature = "memory")]
 use crate::memory::Heard;
 use crate::pool::{Lane, Pool};
@@ -14,7 +15,6 @@ use crate::pooler;
 use crate::process::Process;
 use crate::route::{Place, endpoint};
 use crate::statement::{Bind, Notification, Statement};
-use crate::store::YIELDED;
 use crate::types::check_text;
 use crate::url::Wanted;
 use crate::{GrantId, Key, LockError, SessionId, Store};
@@ -139,7 +139,7 @@ impl Store {
             let problem = format!("is longer than {LONGEST_MESSAGE} bytes");
             return Err(LockError::Invalid { what: "message", problem });
         }
-        self.rows(TELL, Bind::new().with(peers)?.with(messages)?).await.map(drop)
+        self.database.rows(TELL, Bind::new().with(peers)?.with(messages)?).await.map(drop)
     }
 
     /// The notifications for the requests of this session.
@@ -161,7 +161,7 @@ impl Store {
     /// The notifications; `None` when some may have been missed.
     fn listen_on(&self, channels: Vec<String>) -> impl Stream<Item = Option<Notification>> + Send + 'static {
         let start = Listening {
-            pool: self.pool.clone(),
+            pool: self.database.pool.clone(),
             channels,
             listener: None,
             place: None,

@@ -1,6 +1,8 @@
-//! The state of one process: its session and lease, the keys that it holds, and the keys that it waits for.
+//! The state of one process: its session and lease, the keys that it holds, and the keys that it waits for. It knows
+//! neither who holds them nor who waits.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -10,46 +12,14 @@ use tokio::time::sleep;
 
 use crate::lease::Lease;
 use crate::reconcile::Terms;
-use crate::wait::{Delays, Turns};
-use crate::{LockError, SessionId, Store};
+use crate::settings::check;
+use crate::turns::{Delays, Turns};
+use crate::{LockError, SessionConfig, SessionId, Store};
 
-/// Settings of a session.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SessionConfig {
-    /// The name of the process in tables and in the history.
-    pub name: String,
-    /// Sessions with the same value watch each other, besides a few neighbours.
-    pub peers: Option<String>,
-    /// Where the process runs, such as the name of its node. Only peers see it; the lock does not use it.
-    pub place: Option<String>,
-    /// After this long without a heartbeat, others take what the session holds. Its own lease ends before that.
-    pub ttl: Duration,
-    /// Time between two heartbeats; at most a third of `ttl`.
-    pub retry_interval: Duration,
-}
-
-impl Default for SessionConfig {
-    fn default() -> Self {
-        Self {
-            name: "unnamed".to_owned(),
-            peers: None,
-            place: None,
-            ttl: Duration::from_secs(5),
-            retry_interval: Duration::from_secs(1),
-        }
-    }
-}
-
-/// A heartbeat must have three tries within the ttl.
-pub(crate) fn check(ttl: Duration, retry_interval: Duration) -> Result<(), LockError> {
-    if !retry_interval.is_zero() && retry_interval.checked_mul(3).is_some_and(|three| three <= ttl) {
-        return Ok(());
-    }
-    let problem = format!(
-        "must be above zero, and at most a third of ttl ({retry_interval:?} with a ttl of {ttl:?}); choose a longer ttl"
-    );
-    Err(LockError::Config { key: "retryInterval", problem })
-}
+/// The longest time between two comparisons.
+const SLOW_LOOK: Duration = Duration::from_mins(2);
+/// The shortest time between two comparisons.
+const BREATH: Duration = Duration::from_millis(100);
 
 /// Shared by a client, its guards, its waiters, and the heartbeat.
 pub(crate) struct Process {
@@ -129,6 +99,26 @@ impl Process {
     pub(crate) fn close(&self) {
         self.lease.send_modify(crate::lease::Lease::end);
         self.stop();
+    }
+}
+
+/// Compares the held terms with the database when asked to, and at a slow interval. Runs until it is dropped.
+pub(crate) async fn reconcile(process: Arc<Process>) {
+    loop {
+        process.terms.doubted(SLOW_LOOK).await;
+        loop {
+            let era = process.lease.borrow().era;
+            match process.terms.reconcile(&process.store, era).await {
+                // Makes those that wait for a loss check again.
+                Ok(true) => break process.lease.send_modify(|_| {}),
+                Ok(false) => break,
+                Err(error) => {
+                    tracing::debug!(%error, "the held keys could not be checked; trying again");
+                    sleep(process.config.retry_interval).await;
+                }
+            }
+        }
+        sleep(BREATH).await;
     }
 }
 

@@ -1,7 +1,6 @@
 //! Metrics of a store and its clients, for a registry of the crate `prometheus-client`.
 
 use std::fmt;
-use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -11,45 +10,6 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::Store;
-use crate::stats::Observed;
-
-/// Buckets for statements and heartbeats: from a database on the same machine to one that costs the session.
-const DATABASE_SECONDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
-/// Buckets for waits and terms: from one answer of the database to a day.
-const WORK_SECONDS: [f64; 12] =
-    [0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1_800.0, 7_200.0, 86_400.0];
-
-/// The individual values behind some of the sums in [`LockStats`](crate::LockStats).
-#[derive(Debug)]
-pub(crate) struct Histograms {
-    waits: Histogram,
-    holds: Histogram,
-    heartbeat_lag: Histogram,
-    statements: Histogram,
-}
-
-impl Default for Histograms {
-    fn default() -> Self {
-        Self {
-            waits: Histogram::new(WORK_SECONDS),
-            holds: Histogram::new(WORK_SECONDS),
-            heartbeat_lag: Histogram::new(DATABASE_SECONDS),
-            statements: Histogram::new(DATABASE_SECONDS),
-        }
-    }
-}
-
-impl Histograms {
-    pub(crate) fn observe(&self, what: Observed, time: Duration) {
-        let histogram = match what {
-            Observed::Wait => &self.waits,
-            Observed::Hold => &self.holds,
-            Observed::HeartbeatLag => &self.heartbeat_lag,
-            Observed::Statement => &self.statements,
-        };
-        histogram.observe(time.as_secs_f64());
-    }
-}
 
 /// Metrics of a store, its clones and its clients, read each time the registry is encoded. Needs the feature
 /// `prometheus-client`.
@@ -68,7 +28,7 @@ impl Histograms {
 /// | `statements_waiting` | gauge | statements that wait for a connection |
 /// | `wait_duration_seconds` | histogram | waits in queues that have ended |
 /// | `hold_duration_seconds` | histogram | terms that have ended |
-/// | `heartbeat_lag_seconds` | histogram | how long after its due time a client's heartbeat was answered |
+/// | `heartbeat_lag_seconds` | histogram | how long after its due time a heartbeat was answered |
 /// | `statement_duration_seconds` | histogram | all statements, including the wait for a connection |
 ///
 /// ```
@@ -107,7 +67,7 @@ impl LockMetrics {
 
 impl Collector for LockMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (stats, histograms) = (self.store.stats(), &self.store.counters.histograms);
+        let (stats, histograms) = (self.store.stats(), &self.store.database.counters.histograms);
         let mut counter = |name: &str, help: &str, value: u64| {
             let counter = ConstCounter::new(value);
             counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)

@@ -85,7 +85,7 @@ impl Store {
     ) -> Result<u64, LockError> {
         let (mut all, mut after) = (0, String::new());
         loop {
-            let row = self.row(statement, bind(Bind::new().with(after.as_str())?)?).await?;
+            let row = self.database.row(statement, bind(Bind::new().with(after.as_str())?)?).await?;
             let removed: i64 = get(&row, "removed")?;
             all += removed.unsigned_abs();
             if removed >= most {
@@ -106,7 +106,7 @@ impl Store {
     ) -> Result<u64, LockError> {
         let mut all = 0;
         loop {
-            let removed: i64 = get(&self.row(statement, bind()?.with(PAGE)?).await?, "removed")?;
+            let removed: i64 = get(&self.database.row(statement, bind()?.with(PAGE)?).await?, "removed")?;
             all += removed.unsigned_abs();
             if removed < PAGE {
                 return Ok(all);
@@ -116,7 +116,7 @@ impl Store {
 
     /// Whether the last pruning was longer ago than `every`. True for only one of the callers.
     async fn pruning_is_due(&self, every: Duration) -> Result<bool, LockError> {
-        let rows: Vec<Row> = self.rows(DUE, Bind::new().with(millis(every))?).await?;
+        let rows: Vec<Row> = self.database.rows(DUE, Bind::new().with(millis(every))?).await?;
         Ok(!rows.is_empty())
     }
 }
@@ -129,7 +129,7 @@ fn millis(time: Duration) -> i64 {
 /// until it is dropped.
 pub async fn housekeeping(store: &Store) {
     // A random pause, so that of many short-lived programs one occasionally gets past it.
-    sleep(EVERY.mul_f64(portion_of(store.pool.new_uuid()))).await;
+    sleep(EVERY.mul_f64(portion_of(store.database.pool.new_uuid()))).await;
     loop {
         match store.pruning_is_due(EVERY).await {
             Ok(true) => match timeout(LIMIT, store.prune(Retention::default())).await {

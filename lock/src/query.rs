@@ -1,16 +1,14 @@
-//! Reading rows, and the one change that a person may make to a lock: releasing a key by force.
+//! What people ask about locks, and the one change that a person may make to a lock: releasing a key by force.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::refusal::refusal;
+use crate::rows::{holder, term, timestamp};
 use crate::statement::{Bind, Row, Statement, get, unexpected};
-use crate::store::CHUNK;
 use crate::{Changed, Holder, Key, LockError, LockRow, Refusal, SessionId, Store, Term, Token};
 
-const READ: Statement = Statement { name: "read", sql: include_str!("sql/read.sql") };
 const INFO: Statement =
     Statement { name: "show", sql: concat!(include_str!("sql/info.sql"), "where l.key = $1") };
 const LIST: Statement = Statement {
@@ -113,25 +111,7 @@ pub struct Summary {
 impl Store {
     /// Reads rows, in the order of their keys. Keys without a row are left out. Nothing is locked.
     pub async fn read(&self, keys: &[Key]) -> Result<Vec<LockRow>, LockError> {
-        let mut rows: Vec<LockRow> = Vec::with_capacity(keys.len());
-        for chunk in keys.chunks(CHUNK) {
-            let keys: Vec<_> = chunk.iter().map(Key::as_str).collect();
-            for row in &self.rows(READ, Bind::new().with(keys)?).await? {
-                let key: &str = get(row, "key")?;
-                if rows.last().is_none_or(|last| last.key.as_str() != key) {
-                    rows.push(lock_row(row, key)?);
-                }
-                if let (Some(last), Some(term)) = (rows.last_mut(), term(row)?) {
-                    last.pending.push(term);
-                }
-            }
-        }
-        Ok(rows)
-    }
-
-    /// As [`read`](Self::read), by key.
-    pub(crate) async fn read_map(&self, keys: &[Key]) -> Result<HashMap<Key, LockRow>, LockError> {
-        Ok(self.read(keys).await?.into_iter().map(|row| (row.key.clone(), row)).collect())
+        self.database.read(keys).await
     }
 
     /// The waiters for a key, the next one first; at most `limit` and at most [`LONGEST_LIST`].
@@ -149,12 +129,12 @@ impl Store {
                 reason: get(row, "reason")?,
             })
         };
-        self.rows(WAITERS, bind).await?.iter().map(waiter).collect()
+        self.database.rows(WAITERS, bind).await?.iter().map(waiter).collect()
     }
 
     /// Counts sessions, locks and waiters. Reads whole tables: for people, not for loops.
     pub async fn summary(&self) -> Result<Summary, LockError> {
-        let rows = self.rows(SUMMARY, Bind::new()).await?;
+        let rows = self.database.rows(SUMMARY, Bind::new()).await?;
         let row = rows.first().ok_or_else(|| unexpected("summary", "no rows"))?;
         let number = |column| get::<i64>(row, column).map(i64::unsigned_abs);
         Ok(Summary {
@@ -175,12 +155,12 @@ impl Store {
     ) -> Result<Vec<LockInfo>, LockError> {
         let after = after.map_or("", Key::as_str);
         let bind = Bind::new().with(after)?.with(prefix)?.with(i64::from(limit.min(LONGEST_LIST)))?;
-        self.rows(LIST, bind).await?.iter().map(lock_info).collect()
+        self.database.rows(LIST, bind).await?.iter().map(lock_info).collect()
     }
 
     /// One lock, if there is a row for the key.
     pub async fn info(&self, key: &Key) -> Result<Option<LockInfo>, LockError> {
-        let rows = self.rows(INFO, Bind::new().with(key.as_str())?).await?;
+        let rows = self.database.rows(INFO, Bind::new().with(key.as_str())?).await?;
         rows.first().map(lock_info).transpose()
     }
 
@@ -188,7 +168,7 @@ impl Store {
     /// [pruned](Store::prune).
     pub async fn history(&self, key: &Key, limit: u32) -> Result<Vec<TermInfo>, LockError> {
         let bind = Bind::new().with(key.as_str())?.with(i64::from(limit.min(LONGEST_LIST)))?;
-        self.rows(HISTORY, bind).await?.iter().map(term_info).collect()
+        self.database.rows(HISTORY, bind).await?.iter().map(term_info).collect()
     }
 
     /// Releases a key by force. The history keeps the reason, which should name the person. Does so only if the token
@@ -203,7 +183,7 @@ impl Store {
             "free" => Changed::Done,
             verdict => match refusal(&row, verdict)? {
                 None => {
-                    self.wake_all().await;
+                    self.database.wake_all().await;
                     Changed::Done
                 }
                 Some(Refusal::TokenChanged { .. }) => {
@@ -254,47 +234,4 @@ fn term_info(row: &Row) -> Result<TermInfo, LockError> {
     };
     let term = term(row)?.ok_or_else(|| unexpected("history", "a term without a token"))?;
     Ok(TermInfo { term, session: get::<Option<uuid::Uuid>>(row, "session")?.map(Into::into), ended })
-}
-
-fn holder(row: &Row) -> Result<Option<Holder>, LockError> {
-    let Some(uid) = get::<Option<String>>(row, "holder_uid")? else { return Ok(None) };
-    Ok(Some(Holder { uid, namespace: get(row, "holder_namespace")?, name: get(row, "holder_name")? }))
-}
-
-fn lock_row(row: &Row, key: &str) -> Result<LockRow, LockError> {
-    Ok(LockRow {
-        key: Key::stored(key.to_owned()),
-        holder: holder(row)?,
-        token: Token::new(get(row, "token")?),
-        grant: get::<Option<uuid::Uuid>>(row, "grant_id")?.map(Into::into),
-        confirmed: get(row, "confirmed")?,
-        session: get::<Option<uuid::Uuid>>(row, "session")?.map(Into::into),
-        group: get(row, "group_id")?,
-        protocol: get::<i32>(row, "protocol")?.unsigned_abs(),
-        pending: Vec::new(),
-        lock_timestamp: timestamp(row, "lock_timestamp_us")?,
-        tombstone: get(row, "tombstone")?,
-    })
-}
-
-/// The term in a row's `term_` columns, if any.
-fn term(row: &Row) -> Result<Option<Term>, LockError> {
-    let Some(token) = get::<Option<i64>>(row, "term_token")? else { return Ok(None) };
-    Ok(Some(Term {
-        token: Token::new(token),
-        grant: get::<Option<uuid::Uuid>>(row, "term_grant_id")?.unwrap_or_default().into(),
-        holder: Holder {
-            uid: get(row, "term_holder_uid")?,
-            namespace: get(row, "term_holder_namespace")?,
-            name: get(row, "term_holder_name")?,
-        },
-        reason: get::<Option<String>>(row, "term_reason")?.unwrap_or_default(),
-        granted_at: timestamp(row, "term_granted_at_us")?,
-        confirmed: get(row, "term_confirmed")?,
-    }))
-}
-
-/// A column with microseconds since 1970.
-fn timestamp(row: &Row, column: &'static str) -> Result<Timestamp, LockError> {
-    Timestamp::from_microsecond(get(row, column)?).map_err(|error| unexpected(column, &error.to_string()))
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Acquired, Attempt, LockError, Refusal};
+use crate::{Acquired, Attempt, LockError, MOST_WAITERS, Refusal};
 
 /// Why a program did not get a key: when it tried, or when its time to wait was over. Each text says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -77,4 +77,36 @@ impl Reason {
             },
         }
     }
+}
+
+/// Why a key could not be acquired.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The time to wait was over.
+    #[error("the lock {key:?} could not be acquired within {waited:?}: {reason}")]
+    Deadline {
+        /// The key.
+        key: String,
+        /// How long the client waited for it.
+        waited: Duration,
+        /// The reason, according to the last answer.
+        reason: Reason,
+    },
+    /// Too many requests wait for it.
+    #[error("the queue of the lock {key:?} is full: {MOST_WAITERS} requests wait for it; try again later")]
+    QueueFull {
+        /// The key.
+        key: String,
+    },
+    /// The key cannot be used.
+    #[error("the lock {key:?} cannot be acquired: {why}")]
+    Refused {
+        /// The key.
+        key: String,
+        /// The reason.
+        why: String,
+    },
+    /// The database failed, or refused the operation.
+    #[error(transparent)]
+    Lock(#[from] LockError),
 }

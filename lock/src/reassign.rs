@@ -66,11 +66,11 @@ impl Store {
             .with(request.floor.get())?
             .with(request.reason.as_str())?
             .with(request.force)?;
-        let row = self.row(REASSIGN, bind).await?;
+        let row = self.database.row(REASSIGN, bind).await?;
         if let Some(refusal) = refusal(&row, get(&row, "verdict")?)? {
             return Ok(Reassigned::Refused(refusal));
         }
-        self.claims_given_up(std::iter::once(&request.key)).await;
+        self.database.claims_given_up(std::iter::once(&request.key)).await;
         Ok(Reassigned::Done { token: Token::new(get(&row, "token")?) })
     }
 

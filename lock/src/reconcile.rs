@@ -10,33 +10,52 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-use crate::guard::HeldTerm;
-use crate::process::Process;
+use crate::database::CHUNK;
 use crate::session::era_of;
 use crate::statement::{Bind, Statement, get};
-use crate::store::CHUNK;
-use crate::{EraId, GrantId, LockError, Store};
+use crate::{EraId, GrantId, Key, LockError, SessionId, Store, Token};
 
 const HELD: Statement = Statement { name: "what is held", sql: include_str!("sql/held.sql") };
 
-/// The longest time between two comparisons.
-const SLOW_LOOK: Duration = Duration::from_mins(2);
-/// The shortest time between two comparisons.
-const BREATH: Duration = Duration::from_millis(100);
+/// The reason of a release after the longest time that a key may be held.
+pub(crate) const HELD_TOO_LONG: &str = "held for as long as it may be";
+
+/// A term that is held.
+pub(crate) trait Term: Send + Sync {
+    /// The columns of its row by which it is compared.
+    fn row(&self) -> TermRow;
+
+    /// Ends it, because the database shows that it is over. False if its holder released it, or it was lost before.
+    fn end(&self) -> bool;
+
+    /// Whether it has lasted for too long, and its key must be released.
+    fn is_to_be_freed(&self) -> bool;
+
+    /// The key was released because of that, whatever its guards do.
+    fn freed(&self);
+}
+
+/// What a row shows of a term.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TermRow {
+    pub(crate) key: Key,
+    pub(crate) token: Token,
+    pub(crate) session: SessionId,
+}
 
 /// The terms that are held, by their grant. This does not keep them alive: dropping a term releases its key.
 #[derive(Default)]
 pub(crate) struct Terms {
-    all: Mutex<HashMap<GrantId, Weak<HeldTerm>>>,
+    all: Mutex<HashMap<GrantId, Weak<dyn Term>>>,
     doubt: Notify,
 }
 
 impl Terms {
     /// Adds a term. It [leaves](Self::leave) by itself.
-    pub(crate) fn enter(&self, grant: GrantId, term: &Arc<HeldTerm>) {
-        self.all.lock().insert(grant, Arc::downgrade(term));
+    pub(crate) fn enter(&self, grant: GrantId, term: Weak<dyn Term>) {
+        self.all.lock().insert(grant, term);
     }
 
     /// Removes a term that is over for its holder.
@@ -49,9 +68,26 @@ impl Terms {
         self.doubt.notify_one();
     }
 
+    /// Completes when a comparison is asked for, at the latest after this time.
+    pub(crate) async fn doubted(&self, latest: Duration) {
+        let _ = timeout(latest, self.doubt.notified()).await;
+    }
+
     /// Terms that have lasted for too long, and whose keys must be released.
-    pub(crate) fn to_be_freed(&self) -> Vec<Arc<HeldTerm>> {
+    pub(crate) fn to_be_freed(&self) -> Vec<Arc<dyn Term>> {
         self.all.lock().values().filter_map(Weak::upgrade).filter(|term| term.is_to_be_freed()).collect()
+    }
+
+    /// Releases the key of such a term. If that fails, the next heartbeat repeats it.
+    pub(crate) async fn free(store: &Store, term: &dyn Term) {
+        let TermRow { key, token, session } = term.row();
+        match store.release(session, &key, token, HELD_TOO_LONG).await {
+            Ok(_) => {
+                tracing::warn!(%key, %token, "the lock was {HELD_TOO_LONG}; it is released");
+                term.freed();
+            }
+            Err(error) => tracing::debug!(%key, %error, "the lock was not released; trying again"),
+        }
     }
 
     /// Ends the terms that the database does not have, or that it shows as over. Returns whether there were any. Fails
@@ -59,10 +95,10 @@ impl Terms {
     pub(crate) async fn reconcile(&self, store: &Store, era: EraId) -> Result<bool, LockError> {
         // All of them were granted, and so committed, before this query is sent.
         let all: Vec<_> = self.all.lock().values().filter_map(Weak::upgrade).collect();
-        let mut keys: Vec<_> = all.iter().map(|term| term.key.clone()).collect();
+        let all: Vec<_> = all.iter().map(|term| (Arc::downgrade(term), term.row())).collect();
+        let mut keys: Vec<_> = all.iter().map(|(_, held)| held.key.clone()).collect();
         keys.sort();
         keys.dedup();
-        let all: Vec<_> = all.iter().map(|term| (Arc::downgrade(term), HeldKey::of(term))).collect();
         let rows = store.held(&keys, era).await?;
         let mut lost = false;
         for (term, held) in &all {
@@ -77,33 +113,16 @@ impl Terms {
     }
 }
 
-/// The columns by which a term is compared.
-struct HeldKey {
-    key: crate::Key,
-    token: crate::Token,
-    session: crate::SessionId,
-}
-
-impl HeldKey {
-    fn of(term: &HeldTerm) -> Self {
-        Self { key: term.key.clone(), token: term.token, session: term.session }
-    }
-}
-
 impl Store {
     /// Tokens and sessions of those keys that are held, from a server that is in this era.
-    async fn held(
-        &self,
-        keys: &[crate::Key],
-        era: EraId,
-    ) -> Result<HashMap<String, (i64, uuid::Uuid)>, LockError> {
+    async fn held(&self, keys: &[Key], era: EraId) -> Result<HashMap<String, (i64, uuid::Uuid)>, LockError> {
         let mut held = HashMap::new();
         for chunk in keys.chunks(CHUNK) {
-            let keys: Vec<_> = chunk.iter().map(crate::Key::as_str).collect();
-            for row in &self.rows(HELD, Bind::new().with(keys)?).await? {
+            let keys: Vec<_> = chunk.iter().map(Key::as_str).collect();
+            for row in &self.database.rows(HELD, Bind::new().with(keys)?).await? {
                 if era_of(row)? != era {
                     // New connections may lead to the heartbeat's server.
-                    self.pool.forget();
+                    self.database.pool.forget();
                     let detail = "another server answered than the one with the session".to_owned();
                     return Err(LockError::Interrupted { statement: HELD.name, detail });
                 }
@@ -113,25 +132,5 @@ impl Store {
             }
         }
         Ok(held)
-    }
-}
-
-/// Compares when asked to, and at a slow interval. Runs until it is dropped.
-pub(crate) async fn reconcile(process: Arc<Process>) {
-    loop {
-        let _ = timeout(SLOW_LOOK, process.terms.doubt.notified()).await;
-        loop {
-            let era = process.lease.borrow().era;
-            match process.terms.reconcile(&process.store, era).await {
-                // Makes those that wait for a loss check again.
-                Ok(true) => break process.lease.send_modify(|_| {}),
-                Ok(false) => break,
-                Err(error) => {
-                    tracing::debug!(%error, "the held keys could not be checked; trying again");
-                    sleep(process.config.retry_interval).await;
-                }
-            }
-        }
-        sleep(BREATH).await;
     }
 }

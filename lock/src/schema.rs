@@ -111,7 +111,7 @@ impl Store {
     /// means that the check itself failed; see [`Health::verdict`] for its result.
     pub async fn check(&self) -> Result<Health, LockError> {
         let start = Instant::now();
-        let row = &self.row(LOOK, Bind::new()).await?;
+        let row = &self.database.row(LOOK, Bind::new()).await?;
         let mut health = Health {
             server_version: get(row, "server_version")?,
             writable: get(row, "writable")?,
@@ -131,7 +131,7 @@ impl Store {
 
     /// The version of the schema, for the caller to check.
     pub(crate) async fn schema_version(&self) -> Result<Found, LockError> {
-        Found::from_row(&self.row(READ_VERSION, Bind::new()).await?)
+        Found::from_row(&self.database.row(READ_VERSION, Bind::new()).await?)
     }
 
     /// Brings the schema up to this program's version. Several programs may call this at the same time: an advisory
@@ -148,11 +148,11 @@ impl Store {
         }
         // A connection of its own: a change of the schema may take longer than any other statement.
         let limit = MIGRATION_LIMIT.as_millis().to_string();
-        let route = self.pool.route().await?;
-        let settings = self.pool.settings(Lane::Work).clone();
+        let route = self.database.pool.route().await?;
+        let settings = self.database.pool.settings(Lane::Work).clone();
         let settings = settings.with("statement_timeout", limit.clone()).with("lock_timeout", limit);
         let migration = async {
-            let mut connection = self.pool.open(&route, &settings).await?.connection;
+            let mut connection = self.database.pool.open(&route, &settings).await?.connection;
             while let Err(error) = apply(&mut connection, &settings).await {
                 if !is_locked(&error) {
                     return Err(LockError::from_statement(&error, "migrate", MIGRATION_LIMIT));

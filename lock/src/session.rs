@@ -14,7 +14,6 @@ const REGISTER: Statement =
 const BEAT: Statement = Statement { name: "heartbeat", sql: "select * from leadergroup.beat($1, $2)" };
 const SET_TTL: Statement =
     Statement { name: "change of ttl", sql: "select beat, era_id from leadergroup.set_ttl($1, $2, $3)" };
-const PRESENT_ERA: Statement = Statement { name: "era", sql: "select * from leadergroup.present_era()" };
 const END_QUARANTINE: Statement =
     Statement { name: "end of quarantine", sql: "select leadergroup.end_quarantine($1) as ended" };
 const MARK_DEAD: Statement =
@@ -57,10 +56,10 @@ impl Store {
         }
         let ttl_ms = ttl_ms(ttl)?;
         self.schema_version().await?.check()?;
-        let id = SessionId::from(self.pool.new_uuid());
+        let id = SessionId::from(self.database.pool.new_uuid());
         let bind = Bind::new().with(id.as_uuid())?.with(name)?.with(ttl_ms)?.with(peers)?.with(place)?;
         let sent = self.clock().now();
-        let row = self.row(REGISTER, bind).await?;
+        let row = self.database.row(REGISTER, bind).await?;
         Ok((id, era_of(&row)?, sent))
     }
 
@@ -73,13 +72,13 @@ impl Store {
         let watch: Vec<_> = watch.iter().map(|session| session.as_uuid()).collect();
         let bind = Bind::new().with(own.as_uuid())?.with(watch)?;
         let sent = self.clock().now();
-        let timer = Timer::start(&self.counters);
-        let rows = self.pool.rows(Lane::Heartbeat, BEAT, bind).await?;
+        let timer = Timer::start(&self.database.counters);
+        let rows = self.database.pool.rows(Lane::Heartbeat, BEAT, bind).await?;
         drop(timer);
         let Some((first, others)) = rows.split_first() else {
             return Err(unexpected(BEAT.name, "no rows"));
         };
-        self.counters.clock(get(first, "clock_us")?, sent, self.clock().now());
+        self.database.counters.clock(get(first, "clock_us")?, sent, self.clock().now());
         schema::check_works_with(get::<Option<i32>>(first, "works_with")?)?;
         let alive = !get::<bool>(first, "dead")?;
         let number = |column| get::<Option<i64>>(first, column).map(|n| n.unwrap_or_default().unsigned_abs());
@@ -116,20 +115,15 @@ impl Store {
         let change = TTL_CHANGES.fetch_add(1, Ordering::Relaxed);
         let bind = Bind::new().with(own.as_uuid())?.with(ttl_ms(ttl)?)?.with(change)?;
         let counted = |row| Ok((get::<i64>(row, "beat")?.unsigned_abs(), era_of(row)?));
-        self.rows(SET_TTL, bind).await?.first().map(counted).transpose()
-    }
-
-    /// Begins a new era if the database's past has changed. A heartbeat does so as well.
-    pub(crate) async fn begin_era(&self) -> Result<(), LockError> {
-        self.rows(PRESENT_ERA, Bind::new()).await.map(drop)
+        self.database.rows(SET_TTL, bind).await?.first().map(counted).transpose()
     }
 
     /// Ends the quarantine of this era, if it is still the present one: keys that programs hold go to new holders
     /// again. Call it when a [`Quarantine`](crate::Quarantine) says so; it may be repeated.
     pub async fn end_quarantine(&self, era: EraId) -> Result<(), LockError> {
-        let row = self.row(END_QUARANTINE, Bind::new().with(era.as_uuid())?).await?;
+        let row = self.database.row(END_QUARANTINE, Bind::new().with(era.as_uuid())?).await?;
         if get(&row, "ended")? {
-            self.wake_all().await;
+            self.database.wake_all().await;
             tracing::info!(
                 "the quarantine is over, no program relies on a lost grant: keys go to new holders again"
             );
@@ -148,7 +142,7 @@ impl Store {
         }
         let ids: Vec<_> = observed.iter().map(|(id, _)| id.as_uuid()).collect();
         let beats: Vec<_> = observed.iter().map(|(_, beat)| i64::try_from(*beat).unwrap_or(-1)).collect();
-        let rows = self.rows(MARK_DEAD, Bind::new().with(ids)?.with(beats)?).await?;
+        let rows = self.database.rows(MARK_DEAD, Bind::new().with(ids)?.with(beats)?).await?;
         let mut newly = false;
         let mut dead = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -156,7 +150,7 @@ impl Store {
             dead.push(get::<uuid::Uuid>(row, "id")?.into());
         }
         if newly {
-            self.wake_all().await;
+            self.database.wake_all().await;
         }
         Ok(dead)
     }
@@ -173,9 +167,9 @@ impl Store {
     }
 
     async fn end(&self, own: SessionId, in_order: bool) -> Result<(), LockError> {
-        let row = self.row(CLOSE, Bind::new().with(own.as_uuid())?.with(in_order)?).await?;
+        let row = self.database.row(CLOSE, Bind::new().with(own.as_uuid())?.with(in_order)?).await?;
         if get(&row, "closed")? {
-            self.wake_all().await;
+            self.database.wake_all().await;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::{PoolState, Store};
+use crate::PoolState;
 
 /// The difference between the database's clock and the own monotonic one that counts as a jump, in addition to the
 /// uncertainty of the round trips.
@@ -34,7 +34,7 @@ pub struct LockStats {
     pub held: Duration,
     /// Terms that were lost before they were released.
     pub lost: u64,
-    /// Heartbeats of clients that were answered.
+    /// Heartbeats that were answered.
     pub heartbeats: u64,
     /// How long after its due time the last of them was answered.
     pub heartbeat_lag: Duration,
@@ -66,7 +66,7 @@ pub(crate) struct Counters {
     /// The last reading of the database's clock.
     clock: Mutex<Option<Reading>>,
     #[cfg(feature = "prometheus-client")]
-    pub(crate) histograms: crate::prometheus::Histograms,
+    pub(crate) histograms: crate::histograms::Histograms,
 }
 
 /// A duration whose individual values are observed, not only their sum.
@@ -118,7 +118,15 @@ impl Counters {
     /// Observes a value if the feature `prometheus-client` is on; does nothing otherwise.
     fn observe(&self, what: Observed, time: Duration) {
         #[cfg(feature = "prometheus-client")]
-        self.histograms.observe(what, time);
+        {
+            let histogram = match what {
+                Observed::Wait => &self.histograms.waits,
+                Observed::Hold => &self.histograms.holds,
+                Observed::HeartbeatLag => &self.histograms.heartbeat_lag,
+                Observed::Statement => &self.histograms.statements,
+            };
+            histogram.observe(time.as_secs_f64());
+        }
         #[cfg(not(feature = "prometheus-client"))]
         let _ = (self, what, time);
     }
@@ -144,7 +152,7 @@ impl Counters {
         count(&self.lost, usize::from(lost));
     }
 
-    /// A client's heartbeat was answered this long after its due time.
+    /// A heartbeat was answered this long after its due time.
     pub(crate) fn heartbeat(&self, lag: Duration) {
         self.observe(Observed::HeartbeatLag, lag);
         let lag = micros(lag).unsigned_abs();
@@ -170,7 +178,7 @@ impl Counters {
         }
     }
 
-    fn snapshot(&self, pool: PoolState) -> LockStats {
+    pub(crate) fn snapshot(&self, pool: PoolState) -> LockStats {
         let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let time = |counter: &AtomicU64| Duration::from_micros(counter.load(Ordering::Relaxed));
         LockStats {
@@ -206,10 +214,8 @@ impl<'a> Attempt<'a> {
     }
 
     /// The request is in the queue.
-    pub(crate) fn waits(&mut self, wait: crate::Wait) {
-        if wait == crate::Wait::InQueue {
-            self.waiting_since.get_or_insert_with(Instant::now);
-        }
+    pub(crate) fn queues(&mut self) {
+        self.waiting_since.get_or_insert_with(Instant::now);
     }
 
     pub(crate) fn won(&mut self) {
@@ -250,13 +256,6 @@ impl Drop for Timer<'_> {
     }
 }
 
-impl Store {
-    /// The counts of this store, its clones and its clients so far.
-    pub fn stats(&self) -> LockStats {
-        self.counters.snapshot(self.pool.state())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -294,7 +293,7 @@ mod tests {
         let counters = Counters::default();
         Attempt::begin(&counters).won();
         let mut waiting = Attempt::begin(&counters);
-        waiting.waits(crate::Wait::InQueue);
+        waiting.queues();
         drop(waiting);
         counters.granted(10, 7, 2);
         counters.held(ms(1_500), true);

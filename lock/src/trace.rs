@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use tracing::field::{Empty, display};
 use tracing::{Instrument as _, Span, debug_span};
 
-use crate::guard::HeldTerm;
-use crate::{ClientError, Guard, Holder, Key, LockError, Reason, Released, Successor, Transferred};
+use crate::{ClientError, Holder, Key, LockError, Reason, Successor, Token};
 
 /// A try for a key.
 pub(crate) fn trying(key: &Key, holder: &Holder) -> Span {
@@ -21,26 +20,32 @@ pub(crate) fn waiting(key: &Key, holder: &Holder) -> Span {
 }
 
 /// A release of a key, also in the background.
-pub(crate) fn releasing(term: &HeldTerm) -> Span {
+pub(crate) fn releasing(key: &Key, holder: &str, token: Token, held: Duration) -> Span {
     debug_span!(
         "lock.release",
-        key = %term.key,
-        holder = term.holder,
-        token = term.token.get(),
-        held_ms = millis(term.since.elapsed()),
+        %key,
+        holder,
+        token = token.get(),
+        held_ms = millis(held),
         outcome = Empty,
         error = Empty
     )
 }
 
 /// A transfer of a key to a successor.
-pub(crate) fn transferring(term: &HeldTerm, successor: Successor<'_>) -> Span {
+pub(crate) fn transferring(
+    key: &Key,
+    holder: &str,
+    token: Token,
+    held: Duration,
+    successor: Successor<'_>,
+) -> Span {
     debug_span!(
         "lock.transfer",
-        key = %term.key,
-        holder = term.holder,
-        token = term.token.get(),
-        held_ms = millis(term.since.elapsed()),
+        %key,
+        holder,
+        token = token.get(),
+        held_ms = millis(held),
         ?successor,
         outcome = Empty,
         error = Empty
@@ -58,45 +63,13 @@ pub(crate) trait Traced {
     }
 }
 
-impl Traced for Guard {
-    fn outcome(&self) -> &'static str {
-        "held"
-    }
-
-    fn token(&self) -> Option<i64> {
-        Some(self.token().get())
-    }
-}
-
-impl Traced for Result<Guard, Reason> {
+impl<T: Traced> Traced for Result<T, Reason> {
     fn outcome(&self) -> &'static str {
         self.as_ref().map_or("not free", Traced::outcome)
     }
 
     fn token(&self) -> Option<i64> {
         self.as_ref().ok().and_then(Traced::token)
-    }
-}
-
-impl Traced for Released {
-    fn outcome(&self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::StillHeld => "still held",
-            Self::WasLost => "was lost",
-        }
-    }
-}
-
-impl Traced for Transferred {
-    fn outcome(&self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::NotWaiting(_) => "successor not waiting",
-            Self::StillHeld(_) => "still held",
-            Self::Busy(_) => "busy",
-            Self::WasLost => "was lost",
-        }
     }
 }
 

@@ -1,34 +1,28 @@
 //! Trying for a key and waiting for it; a try is a wait with a time limit of zero. This covers how often a waiter asks,
 //! what wakes it, how it deals with lock delays and silent holders, and how it gives up its place.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use crate::client::{Client, ClientError};
+use crate::applicant::Applicant;
 use crate::guard::Guard;
 use crate::jitter::portion;
 use crate::process::Process;
 use crate::stats;
+use crate::turns::Turn;
+use crate::unfinished::Unfinished;
 use crate::{
-    AcquireRequest, Acquired, Attempt, GrantId, Key, LockError, Reason, Refusal, SessionId, Token, Wait,
+    AcquireRequest, Acquired, Attempt, ClientError, Key, LockError, Reason, Refusal, SessionId, Wait,
 };
 
 /// After a failure, a waiter asks again after a tenth of its interval, then after twice as long each time, up to this
 /// many intervals.
 const LONGEST_PAUSE_INTERVALS: u32 = 5;
 
-/// For how many keys a process remembers a lock delay that it waits out. A delay that it forgets is waited out from the
-/// beginning.
-const MOST_DELAYS: usize = 10_000;
-
 /// One wait for a key.
 pub(crate) struct Waiter<'a> {
-    pub(crate) client: &'a Client,
+    pub(crate) applicant: &'a Applicant,
     pub(crate) key: &'a Key,
     pub(crate) wait: Wait,
     /// When the wait is over; `None` if it has no limit.
@@ -51,7 +45,7 @@ enum Part {
 impl Waiter<'_> {
     /// Runs until there is a guard, the wait is over, or there is a permanent error.
     pub(crate) async fn run(mut self) -> Result<Result<Guard, Reason>, ClientError> {
-        let process = &self.client.process;
+        let process = &self.applicant.process;
         let mut pauses = Pauses::new(process.config.retry_interval);
         loop {
             // Once per session, because a place in the queue is lost with its session.
@@ -85,17 +79,17 @@ impl Waiter<'_> {
     }
 
     async fn with_session(&mut self, session: SessionId) -> Result<Part, ClientError> {
-        let process = &self.client.process;
+        let process = &self.applicant.process;
         if process.lease.borrow().closed {
             return Err(LockError::SessionDead.into());
         }
-        let mut request = self.client.request(self.key);
+        let mut request = self.applicant.request(self.key);
         let turn = Turn::new(&process.turns, request.grant, self.wait);
         let mut unfinished = Unfinished::new(process, session, self.key, request.grant);
         let mut pauses = Pauses::new(process.config.retry_interval);
         let mut observed = Observed::default();
         while process.lease.borrow().serves(session) {
-            if let Some(guard) = self.client.again(self.key) {
+            if let Some(guard) = self.applicant.again(self.key) {
                 return Ok(Part::Got(guard));
             }
             let lease = *process.lease.borrow();
@@ -138,6 +132,13 @@ impl Waiter<'_> {
         Ok(Part::Again)
     }
 
+    /// The request is in the queue, if it asked for that.
+    fn count_wait(&mut self) {
+        if self.wait == Wait::InQueue {
+            self.counted.queues();
+        }
+    }
+
     /// Decides the next step from an answer.
     fn decide(
         &mut self,
@@ -148,24 +149,24 @@ impl Waiter<'_> {
     ) -> Result<Next, ClientError> {
         let key = || self.key.to_string();
         let refused = |why: String| Err(ClientError::Refused { key: key(), why });
-        let process = &self.client.process;
+        let process = &self.applicant.process;
         // A place in the queue, and a grant, must be given up; a refusal leaves nothing behind.
         unfinished.armed = self.wait == Wait::InQueue || matches!(attempt.outcome, Acquired::Granted { .. });
         Ok(match &attempt.outcome {
             Acquired::Granted { token } => {
                 process.delays.forget(self.key);
-                match self.client.hold(unfinished, attempt.era, request, *token) {
+                match self.applicant.hold(unfinished, attempt.era, request, *token) {
                     Some(guard) => Next::Got(guard),
                     // It does not count, because the lease has ended or another server answered, and is given up.
                     None => Next::Again,
                 }
             }
             Acquired::Waiting | Acquired::Held | Acquired::Quarantine => {
-                self.counted.waits(self.wait);
+                self.count_wait();
                 Next::Pause(pauses.regular())
             }
             Acquired::Delayed { token, delay } => {
-                self.counted.waits(self.wait);
+                self.count_wait();
                 let left = process.delays.learn(self.key, *token, *delay, process.now());
                 Next::Pause(left.min(pauses.regular()) + pauses.jitter())
             }
@@ -197,7 +198,7 @@ impl Waiter<'_> {
     /// The time that is left: until the deadline, or until the observation is complete, if that is later.
     fn left(&self, observed: Option<Duration>) -> Duration {
         let Some(deadline) = self.deadline else { return Duration::MAX };
-        deadline.max(observed.unwrap_or_default()).saturating_sub(self.client.process.now())
+        deadline.max(observed.unwrap_or_default()).saturating_sub(self.applicant.process.now())
     }
 }
 
@@ -211,7 +212,7 @@ enum Next {
 /// never will.
 fn void_after(process: &Process, beat: u64) -> u64 {
     let interval = process.config.retry_interval.as_micros().max(1);
-    let beats = process.store.pool.limit().as_micros().div_ceil(interval);
+    let beats = process.store.database.pool.limit().as_micros().div_ceil(interval);
     beat.saturating_add(u64::try_from(beats).unwrap_or(u64::MAX)).saturating_add(2)
 }
 
@@ -310,185 +311,9 @@ impl Pauses {
     }
 }
 
-/// Terms that ended uncleanly and whose lock delay this process waits out, by key.
-#[derive(Debug, Default)]
-pub(crate) struct Delays(Mutex<HashMap<Key, (Token, Duration)>>);
-
-impl Delays {
-    /// Records a delay that an answer reported just now. Returns how much of it is left.
-    fn learn(&self, key: &Key, token: Token, delay: Duration, now: Duration) -> Duration {
-        let mut all = self.0.lock();
-        if let Some((known, until)) = all.get(key)
-            && *known == token
-        {
-            return until.saturating_sub(now);
-        }
-        if all.len() >= MOST_DELAYS
-            && !all.contains_key(key)
-            && let Some(any) = all.keys().next().cloned()
-        {
-            all.remove(&any);
-        }
-        all.insert(key.clone(), (token, now + delay));
-        delay
-    }
-
-    /// The token of the term whose delay is over.
-    fn over(&self, key: &Key, now: Duration) -> Option<Token> {
-        self.0.lock().get(key).filter(|(_, until)| *until <= now).map(|(token, _)| *token)
-    }
-
-    /// Forgets the delay of a key that has a holder again.
-    fn forget(&self, key: &Key) {
-        self.0.lock().remove(key);
-    }
-}
-
-/// A request that may have been granted although its answer was lost. Dropping this gives it up.
-pub(crate) struct Unfinished {
-    pub(crate) process: Arc<Process>,
-    pub(crate) session: SessionId,
-    pub(crate) key: Key,
-    pub(crate) grant: GrantId,
-    armed: bool,
-    /// Set if a statement may still be under way; it is void after this heartbeat.
-    unclear: Option<u64>,
-}
-
-impl Unfinished {
-    fn new(process: &Arc<Process>, session: SessionId, key: &Key, grant: GrantId) -> Self {
-        Self { process: Arc::clone(process), session, key: key.clone(), grant, armed: false, unclear: None }
-    }
-
-    /// Sends a request. If it is not answered, it may still take effect later.
-    async fn ask<T>(
-        &mut self,
-        void_after: Option<u64>,
-        question: impl Future<Output = Result<T, LockError>>,
-    ) -> Result<T, LockError> {
-        self.armed = true;
-        let before = std::mem::replace(&mut self.unclear, void_after);
-        let answer = question.await?;
-        self.unclear = before;
-        Ok(answer)
-    }
-
-    /// Nothing is given up when this is dropped, because the request has become a term. A statement of it that is still
-    /// under way can do nothing while the term lasts; after that, it must be [given up](give_up_once_void).
-    pub(crate) fn disarm(&mut self) -> Option<u64> {
-        self.armed = false;
-        self.unclear.take()
-    }
-}
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        if !self.armed && self.unclear.is_none() {
-            return;
-        }
-        let (process, session, unclear) = (Arc::clone(&self.process), self.session, self.unclear);
-        let (key, grant) = (self.key.clone(), self.grant);
-        self.process.runtime.spawn(async move {
-            process.insist(session, async || process.store.give_up(session, &key, grant).await).await;
-            if let Some(void_after) = unclear {
-                give_up_once_void(&process, session, &key, grant, void_after).await;
-            }
-        });
-    }
-}
-
-/// Gives up a request again once it is void, in case a statement takes effect late. A statement that was sent on a
-/// connection that is now closed may still take effect: a packet may have been held up, or a commit may take its time.
-/// After the request is void and the row of its key could be locked, it can no longer take effect.
-pub(crate) async fn give_up_once_void(
-    process: &Process,
-    session: SessionId,
-    key: &Key,
-    grant: GrantId,
-    void_after: u64,
-) {
-    let mut lease = process.lease.subscribe();
-    let _ = lease.wait_for(|lease| !lease.serves(session) || lease.beat > void_after).await;
-    sleep(process.store.pool.limit()).await;
-    process.insist(session, async || process.store.give_up(session, key, grant).await).await;
-}
-
-/// The waits of this process, by grant.
-#[derive(Debug, Default)]
-pub(crate) struct Turns {
-    all: Mutex<HashMap<GrantId, (Wait, Arc<Notify>)>>,
-    /// Notified when a wait begins or ends.
-    changed: Notify,
-}
-
-impl Turns {
-    /// Makes all of them ask again.
-    pub(crate) fn wake_all(&self) {
-        self.all.lock().values().for_each(|(_, turn)| turn.notify_one());
-    }
-
-    pub(crate) fn wake(&self, grant: GrantId) {
-        if let Some((_, turn)) = self.all.lock().get(&grant) {
-            turn.notify_one();
-        }
-    }
-
-    /// Whether there is no wait in a queue. A try is over before a notification could reach it.
-    fn nobody_waits(&self) -> bool {
-        !self.all.lock().values().any(|(wait, _)| *wait == Wait::InQueue)
-    }
-
-    /// Completes as soon as there is a wait in a queue.
-    pub(crate) async fn somebody_waits(&self) {
-        while self.nobody_waits() {
-            self.changed.notified().await;
-        }
-    }
-
-    /// Completes when there has been no wait in a queue for this long.
-    pub(crate) async fn nobody_waits_for(&self, time: Duration) {
-        loop {
-            let nobody = self.nobody_waits();
-            let change = self.changed.notified();
-            if !nobody {
-                change.await;
-            } else if timeout(time, change).await.is_err() {
-                return;
-            }
-        }
-    }
-}
-
-/// Where one wait is notified that it is its turn.
-struct Turn<'a> {
-    turns: &'a Turns,
-    grant: GrantId,
-    notify: Arc<Notify>,
-}
-
-impl<'a> Turn<'a> {
-    fn new(turns: &'a Turns, grant: GrantId, wait: Wait) -> Self {
-        let notify = Arc::new(Notify::new());
-        turns.all.lock().insert(grant, (wait, Arc::clone(&notify)));
-        turns.changed.notify_one();
-        Self { turns, grant, notify }
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.turns.all.lock().remove(&self.grant);
-        self.turns.changed.notify_one();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn key(text: &str) -> Key {
-        Key::new(text).expect("short, and without control characters")
-    }
 
     #[test]
     fn pauses_grow_up_to_their_limit_and_differ() {
@@ -505,26 +330,6 @@ mod tests {
         assert!(all.iter().all(|pause| *pause <= second));
         assert!(pauses.regular() >= second);
         assert!(pauses.growing(second) <= second / 10, "an answer starts them again");
-    }
-
-    #[test]
-    fn a_delay_counts_from_the_first_word_of_it() {
-        let (delays, a, now) = (Delays::default(), key("a"), Duration::from_secs(7));
-        let hour = Duration::from_hours(1);
-        assert_eq!(delays.learn(&a, Token::new(1), hour, now), hour);
-        assert!(delays.learn(&a, Token::new(1), hour * 2, now) <= hour, "not again with each answer");
-        assert_eq!(delays.over(&a, now), None);
-        delays.learn(&a, Token::new(2), Duration::ZERO, now);
-        assert_eq!(delays.over(&a, now), Some(Token::new(2)), "another term, another delay");
-        delays.forget(&a);
-        assert_eq!(delays.over(&a, now), None);
-        for number in 0..MOST_DELAYS + 10 {
-            delays.learn(&key(&number.to_string()), Token::new(1), hour, now);
-        }
-        assert_eq!(delays.0.lock().len(), MOST_DELAYS);
-        let known = delays.0.lock().keys().next().cloned().expect("it is full");
-        delays.learn(&known, Token::new(2), hour, now);
-        assert_eq!(delays.0.lock().len(), MOST_DELAYS, "one that is there already needs no other's place");
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod spec;
 mod status;
 mod syntax;
 mod validation;
+mod verdict;
 
 pub use conditions::{Cause, ConditionType, Reason};
 pub use duration::{HumanDuration, ParseDurationError};
@@ -35,3 +36,4 @@ pub use status::{
     SwitchoverStatus,
 };
 pub use validation::InvalidSpec;
+pub use verdict::Verdict;

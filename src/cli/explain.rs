@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use super::group_name::split;
 use super::print::{Answer, OutputFormat, lines, pretty, table};
 use crate::{
-    api::{HumanDuration, PodAt},
+    api::{HumanDuration, PodAt, Verdict},
     config::{Settings, SettingsArgs},
-    election::{Effect, Plan, Rest, Standing},
+    election::{Effect, Plan, Rest},
     health::{ProbeFailure, ProbeKind, ProbeOutcome, Readiness},
     operator::{self, ExplainError, ExplainedPod, Explanation, hears_no_pod},
 };
@@ -75,7 +75,7 @@ fn as_text(found: &Explanation) -> String {
         let stamp = member.stamp.map_or_else(String::new, |token| token.to_string());
         let node = member.node.clone().unwrap_or_default();
         let role = format!("{:?}", member.role).to_lowercase();
-        [member.pod.name.clone(), node, role, stamp, verdict_words(member.standing), evidence_words(pod)]
+        [member.pod.name.clone(), node, role, stamp, verdict_words(member.verdict), evidence_words(pod)]
     });
     text += &table(["POD", "NODE", "ROLE", "STAMP", "VERDICT", "EVIDENCE"], rows);
     if hears_no_pod(&found.pods) {
@@ -119,15 +119,15 @@ fn owner_words(session: &SessionInfo) -> String {
     format!("{} (session {}{state})", session.name, session.id)
 }
 
-fn verdict_words(standing: Standing) -> String {
-    match standing {
-        Standing::Eligible => "eligible".to_owned(),
-        Standing::Contested => "also selected by another group".to_owned(),
-        Standing::Unproven => "unknown".to_owned(),
-        Standing::HeardElsewhere => "heard by another replica".to_owned(),
-        Standing::Failing(reason) => format!("failing: {reason}"),
-        Standing::Silent => "silent".to_owned(),
-        Standing::Ended(reason) => format!("ended: {reason}"),
+fn verdict_words(verdict: Verdict) -> String {
+    match verdict {
+        Verdict::Eligible => "eligible".to_owned(),
+        Verdict::Contested => "also selected by another group".to_owned(),
+        Verdict::Unknown => "unknown".to_owned(),
+        Verdict::HeardElsewhere => "heard by another replica".to_owned(),
+        Verdict::Failing(reason) => format!("failing: {reason}"),
+        Verdict::Silent => "silent".to_owned(),
+        Verdict::Ended(reason) => format!("ended: {reason}"),
     }
 }
 
@@ -249,8 +249,8 @@ fn as_json(found: &Explanation) -> Value {
                 "node": pod.member.node,
                 "role": format!("{:?}", pod.member.role).to_lowercase(),
                 "stamp": pod.member.stamp,
-                "eligible": pod.member.standing == Standing::Eligible,
-                "verdict": verdict_words(pod.member.standing),
+                "eligible": pod.member.verdict == Verdict::Eligible,
+                "verdict": verdict_words(pod.member.verdict),
                 "evidence": evidence_words(pod),
             })
         })
@@ -290,13 +290,13 @@ mod tests {
     #[test]
     fn each_verdict_has_words_of_its_own() {
         let all = [
-            Standing::Eligible,
-            Standing::Contested,
-            Standing::Unproven,
-            Standing::HeardElsewhere,
-            Standing::Failing(Reason::ProbeRefused),
-            Standing::Silent,
-            Standing::Ended(Reason::PodDeleted),
+            Verdict::Eligible,
+            Verdict::Contested,
+            Verdict::Unknown,
+            Verdict::HeardElsewhere,
+            Verdict::Failing(Reason::ProbeRefused),
+            Verdict::Silent,
+            Verdict::Ended(Reason::PodDeleted),
         ];
         let words: BTreeSet<String> = all.into_iter().map(verdict_words).collect();
         assert_eq!(words.len(), all.len(), "{words:?}");

@@ -8,9 +8,9 @@ use super::{
     phase::{Change, Phase},
     request::{MOVE_PAUSE, TRIAL_PAUSE},
     step::Effects,
-    world::{Member, Standing},
+    world::Member,
 };
-use crate::api::{PodRef, Reason, Role};
+use crate::api::{PodRef, Reason, Role, Verdict};
 
 /// What is reported of a pod whose promotion failed again and again.
 const UNANSWERED: &str =
@@ -46,7 +46,7 @@ impl Group {
     pub(super) fn best(&self, lost: Option<&PodRef>, may: impl Fn(&Member) -> bool) -> Option<PodRef> {
         let lost = lost.and_then(|pod| self.member(&pod.uid));
         let lost_node =
-            lost.filter(|member| member.standing == Standing::Silent).and_then(|member| member.node.as_ref());
+            lost.filter(|member| member.verdict == Verdict::Silent).and_then(|member| member.node.as_ref());
         let token = Some(self.known.declared.token);
         let rank = |member: &&Member| {
             let on_lost_node = member.node.is_some() && member.node.as_ref() == lost_node;
@@ -75,7 +75,7 @@ impl Group {
         let youngest = controlled.filter(of_workload).max_by_key(|member| (member.created, &member.pod.uid));
         let Some(newest) = youngest.map(|member| &member.revision) else { return false };
         let failed = lost.is_some_and(|lost| {
-            lost.revision == *newest && matches!(lost.standing, Standing::Failing(_) | Standing::Silent)
+            lost.revision == *newest && matches!(lost.verdict, Verdict::Failing(_) | Verdict::Silent)
         });
         !failed && pod.revision != *newest
     }
@@ -83,7 +83,7 @@ impl Group {
     /// Whether the pod could be labelled active now: there is fresh evidence that it works, and the API server has not
     /// just refused to change it.
     pub(super) fn is_candidate(&self, member: &Member) -> bool {
-        member.standing == Standing::Eligible
+        member.verdict == Verdict::Eligible
             && (member.role == Role::Active || !self.refusals.bars(&member.pod.uid))
     }
 
@@ -98,14 +98,14 @@ impl Group {
     /// lack of evidence may be our fault.
     pub(super) fn works(&self, holder: &PodRef) -> bool {
         self.member(&holder.uid).is_some_and(|member| {
-            member.standing == Standing::Eligible
+            member.verdict == Verdict::Eligible
                 || (member.role == Role::Active && self.case_against(holder).is_none())
         })
     }
 
     /// Whether the pod works, and may not become active, because another group selects it, too.
     pub(super) fn is_contested(&self, pod: &PodRef) -> bool {
-        self.member(&pod.uid).is_some_and(|member| member.standing == Standing::Contested)
+        self.member(&pod.uid).is_some_and(|member| member.verdict == Verdict::Contested)
     }
 
     /// Whether the silent holder that this change replaces answers again, and still has its label. A fault of the
@@ -114,7 +114,7 @@ impl Group {
         let former = change.from.as_ref().filter(|_| change.reason == Reason::Silent);
         former
             .and_then(|former| self.member(&former.uid))
-            .is_some_and(|member| member.standing == Standing::Eligible && member.role == Role::Active)
+            .is_some_and(|member| member.verdict == Verdict::Eligible && member.role == Role::Active)
     }
 
     /// The former holder of this change keeps the role, under a term of its own.

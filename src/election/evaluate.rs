@@ -7,9 +7,9 @@ use super::{
     group::Group,
     phase::{Attempt, Change, Phase, Removal, Retirement},
     step::Effects,
-    world::{Standing, World},
+    world::World,
 };
-use crate::api::{PodRef, Reason, Role};
+use crate::api::{PodRef, Reason, Role, Verdict};
 
 /// The least time between two restorations of a removed label, so that removing it again and again does not use up
 /// tokens.
@@ -57,12 +57,12 @@ impl Group {
 
     /// The reason to replace the holder; none if it is healthy or merely unproven.
     pub(super) fn case_against(&self, holder: &PodRef) -> Option<Reason> {
-        self.member(&holder.uid).map_or(Some(Reason::PodDeleted), |member| member.standing.against())
+        self.member(&holder.uid).map_or(Some(Reason::PodDeleted), |member| member.verdict.against())
     }
 
     /// Whether the holder has ended for good, as opposed to being unhealthy.
     pub(super) fn has_ended(&self, holder: &PodRef) -> bool {
-        self.member(&holder.uid).is_none_or(|member| matches!(member.standing, Standing::Ended(_)))
+        self.member(&holder.uid).is_none_or(|member| matches!(member.verdict, Verdict::Ended(_)))
     }
 
     fn elect_first(&mut self, now: Duration, effects: &mut Effects) -> Phase {
@@ -164,9 +164,9 @@ impl Group {
     /// version of the pod cannot refute it, because a restart count only grows and a `deletionTimestamp` is never
     /// removed. A pod that is missing may only have lost a label.
     pub(super) fn is_certain(&self, holder: &PodRef) -> bool {
-        self.member(&holder.uid).is_some_and(|member| match member.standing {
-            Standing::Silent | Standing::Ended(Reason::PodDeleted) => true,
-            Standing::Failing(reason) => matches!(reason, Reason::ProbeRefused | Reason::ContainerRestarted),
+        self.member(&holder.uid).is_some_and(|member| match member.verdict {
+            Verdict::Silent | Verdict::Ended(Reason::PodDeleted) => true,
+            Verdict::Failing(reason) => matches!(reason, Reason::ProbeRefused | Reason::ContainerRestarted),
             _ => false,
         })
     }

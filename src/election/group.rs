@@ -11,9 +11,9 @@ use super::{
     refusal::{Refusals, Refused},
     request::LastRequest,
     unused::UnusedTerms,
-    world::{Member, Row, Standing, World},
+    world::{Member, Row, World},
 };
-use crate::api::{Declaration, PodAt, PodRef, Role};
+use crate::api::{Declaration, PodAt, PodRef, Role, Verdict};
 
 /// The state of one group, advanced by [`Group::step`].
 #[derive(Clone, Debug)]
@@ -143,18 +143,18 @@ impl Group {
     /// Whether the declared holder is labelled active, and nothing is known against it.
     pub(crate) fn has_healthy_active(&self) -> bool {
         self.declared_holder()
-            .is_some_and(|member| member.role == Role::Active && member.standing.against().is_none())
+            .is_some_and(|member| member.role == Role::Active && member.verdict.against().is_none())
     }
 
     /// Whether another replica hears the declared holder, and this one does not.
     pub(crate) fn is_heard_elsewhere(&self) -> bool {
-        self.declared_holder().is_some_and(|member| member.standing == Standing::HeardElsewhere)
+        self.declared_holder().is_some_and(|member| member.verdict == Verdict::HeardElsewhere)
     }
 
     /// Whether this replica has probed the declared holder, and does not hear it.
     pub(crate) fn is_deaf_to_holder(&self) -> bool {
         self.declared_holder()
-            .is_some_and(|member| matches!(member.standing, Standing::HeardElsewhere | Standing::Silent))
+            .is_some_and(|member| matches!(member.verdict, Verdict::HeardElsewhere | Verdict::Silent))
     }
 
     /// Whether this is the ticket of the background stamping, or of a dry run in its place.
@@ -176,7 +176,7 @@ impl Group {
     /// Whether the pod could be labelled active now, as far as is known.
     pub fn is_available(&self, member: &Member) -> bool {
         let refused = member.role != Role::Active && self.refusals.has(&member.pod.uid);
-        member.standing == Standing::Eligible && !refused
+        member.verdict == Verdict::Eligible && !refused
     }
 
     /// Whether an outcome is awaited. A replica that shuts down waits for it.

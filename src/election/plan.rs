@@ -8,9 +8,9 @@ use super::{
     event::{Effect, Event, Finished, Outcome},
     group::Group,
     phase::Phase,
-    world::{Member, Row, Standing, World},
+    world::{Member, Row, World},
 };
-use crate::api::{Declaration, PodRef, Reason, Role};
+use crate::api::{Declaration, PodRef, Reason, Role, Verdict};
 
 /// More effects than any change of holder or deletion has.
 const MOST_STEPS: usize = 32;
@@ -97,17 +97,15 @@ impl Rest {
     fn of(group: &Group, now: Duration) -> Self {
         let (world, holder) = (group.world(), group.holder());
         let against = holder.and_then(|holder| group.case_against(holder));
-        let standing = holder.and_then(|holder| group.member(&holder.uid)).map(|member| member.standing);
+        let verdict = holder.and_then(|holder| group.member(&holder.uid)).map(|member| member.verdict);
         match (group.phase(), world.obstacle) {
             (Phase::Observing | Phase::Retired, _) => Self::NotOwned,
             (Phase::BackingOff { .. }, _) => Self::ReadAgain,
             (_, Some(obstacle)) => Self::Blocked(obstacle),
             (Phase::Resuming { until, .. }, _) => Self::Unfinished { remaining: until.saturating_sub(now) },
             _ if world.policy.paused => Self::Paused { against },
-            _ if standing == Some(Standing::Eligible) => Self::HolderWorks,
-            _ if matches!(standing, Some(Standing::Unproven | Standing::HeardElsewhere)) => {
-                Self::HolderUnproven
-            }
+            _ if verdict == Some(Verdict::Eligible) => Self::HolderWorks,
+            _ if matches!(verdict, Some(Verdict::Unknown | Verdict::HeardElsewhere)) => Self::HolderUnproven,
             _ if group.successor(holder).is_none() => Self::NoCandidate { against },
             _ => Self::Waiting { remaining: group.wake().unwrap_or(now).saturating_sub(now) },
         }

@@ -10,9 +10,9 @@ use super::{
     group::Group,
     phase::{Change, Phase, Removal, Retirement},
     step::Effects,
-    world::{Member, Row, Standing},
+    world::{Member, Row},
 };
-use crate::api::{Declaration, PodRef, Reason, Role};
+use crate::api::{Declaration, PodRef, Reason, Role, Verdict};
 
 /// The least time between two larger tokens for a group whose row is behind. If replicas use two databases at once,
 /// these would outbid each other endlessly.
@@ -90,7 +90,7 @@ impl Group {
     /// label has to change.
     pub(super) fn regained(&mut self, now: Duration, effects: &mut Effects) -> Phase {
         let declared = self.known.declared.holder.clone().filter(|_| self.declared_holder_is_labelled());
-        let working = |member: &&Member| member.standing == Standing::Eligible;
+        let working = |member: &&Member| member.verdict == Verdict::Eligible;
         let active = declared.or_else(|| self.strays("").find(working).map(|member| member.pod.clone()));
         match active.filter(|_| !self.world.deleting) {
             Some(_) if now < self.pacing.regains => {
@@ -108,9 +108,8 @@ impl Group {
 
     pub(super) fn declared_holder_is_labelled(&self) -> bool {
         let declared = self.known.declared.holder.as_ref().and_then(|holder| self.member(&holder.uid));
-        declared.is_some_and(|member| {
-            member.role == Role::Active && !matches!(member.standing, Standing::Ended(_))
-        })
+        declared
+            .is_some_and(|member| member.role == Role::Active && !matches!(member.verdict, Verdict::Ended(_)))
     }
 
     /// Whether the row's term was granted to this replica since it last became the owner.

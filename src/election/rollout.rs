@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{
-    group::Group,
-    world::{Member, Standing},
-};
+use super::{group::Group, world::Member};
+use crate::api::Verdict;
 
 impl Group {
     /// The revision whose pods replace this one, if it is the next pod that a rollout deletes: its workload has a
@@ -19,7 +17,7 @@ impl Group {
         let peers = || {
             let of_workload = |member: &&Member| {
                 member.workload.as_ref().is_some_and(|other| other.name == workload.name)
-                    && !matches!(member.standing, Standing::Ended(_))
+                    && !matches!(member.verdict, Verdict::Ended(_))
             };
             self.world.members.iter().filter(of_workload)
         };

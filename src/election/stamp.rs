@@ -7,9 +7,9 @@ use super::{
     event::{Effect, Outcome},
     group::Group,
     step::Effects,
-    world::{Member, Standing},
+    world::Member,
 };
-use crate::api::PodRef;
+use crate::api::{PodRef, Verdict};
 
 impl Group {
     /// Labels new pods standby and stamps every standby with the declared token.
@@ -20,7 +20,7 @@ impl Group {
         let token = self.known.declared.token;
         let unstamped = |member: &&Member| {
             member.pod.uid != holder
-                && !matches!(member.standing, Standing::Ended(_))
+                && !matches!(member.verdict, Verdict::Ended(_))
                 && !self.refusals.bars_stamp(&member.pod.uid)
                 && !member.is_standby_of(token)
         };
@@ -28,7 +28,7 @@ impl Group {
             self.world.members.iter().filter(unstamped).map(|member| member.to_stamp(token)).collect();
         let refused = |member: &&Member| {
             member.pod.uid != holder
-                && member.standing == Standing::Eligible
+                && member.verdict == Verdict::Eligible
                 && self.refusals.promotion_is_due(&member.pod.uid)
         };
         let refused = self.world.members.iter().find(refused).map(|member| member.pod.clone());

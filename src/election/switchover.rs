@@ -11,9 +11,9 @@ use super::{
     phase::Phase,
     request::SwitchoverRefusal,
     step::Effects,
-    world::{Member, Standing, SwitchoverRequest},
+    world::{Member, SwitchoverRequest},
 };
-use crate::api::{PodRef, Reason};
+use crate::api::{PodRef, Reason, Verdict};
 
 /// How long a request waits for a pod to be proven fit. A replica that has just become the owner has not heard of all
 /// pods yet, and a pod that is not probed is proven by its node's heartbeat, which comes every 10 s.
@@ -219,7 +219,7 @@ impl Group {
         let named = self.world.members.iter().filter(|member| member.pod.name == *name);
         // While a pod is being replaced by one of the same name, the newer one is meant.
         let member =
-            named.max_by_key(|member| (!matches!(member.standing, Standing::Ended(_)), member.created));
+            named.max_by_key(|member| (!matches!(member.verdict, Verdict::Ended(_)), member.created));
         match member {
             None => Err(R::NoSuchPod(name.clone())),
             Some(member) if member.pod.uid == holder.uid => Err(R::AlreadyActive(name.clone())),

@@ -4,37 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use uuid::Uuid;
 
-use crate::api::{Declaration, OnDelete, PodAt, PodRef, Reason, Role};
-
-/// What the evidence says of a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Fresh positive evidence: it could be active.
-    Eligible,
-    /// There is fresh positive evidence, but another group selects it, too. So neither group makes it active.
-    Contested,
-    /// There is no evidence against it, but no fresh positive evidence either.
-    Unproven,
-    /// This replica does not hear it, but another one does, which is to own the group.
-    HeardElsewhere,
-    /// There is explicit evidence that it does not work.
-    Failing(Reason),
-    /// It did not answer for the lock's ttl, although it was probed.
-    Silent,
-    /// It has ended for good: deleted, finished, or being evicted.
-    Ended(Reason),
-}
-
-impl Standing {
-    /// The reason to replace the pod; none if it is healthy or merely unproven.
-    pub fn against(self) -> Option<Reason> {
-        match self {
-            Self::Ended(reason) | Self::Failing(reason) => Some(reason),
-            Self::Silent => Some(Reason::Silent),
-            Self::Eligible | Self::Contested | Self::Unproven | Self::HeardElsewhere => None,
-        }
-    }
-}
+use crate::api::{Declaration, OnDelete, PodAt, PodRef, Reason, Role, Verdict};
 
 /// One pod of the group, as last seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,8 +27,8 @@ pub struct Member {
     pub priority: u32,
     /// Whether it has the fencing token that its role calls for: that of its stamp if it is active, otherwise none.
     pub fencing_fits: bool,
-    /// The verdict on it.
-    pub standing: Standing,
+    /// What the evidence says of it.
+    pub verdict: Verdict,
     /// Creation time, compared only with that of other pods: among equals the oldest is preferred.
     pub created: i64,
     /// The revision of the pod's template, compared only with that of other pods; none if nothing controls the pod.
@@ -90,7 +60,7 @@ impl Member {
             leaving: false,
             priority: 0,
             fencing_fits: true,
-            standing: Standing::Eligible,
+            verdict: Verdict::Eligible,
             created: 0,
             revision: None,
             workload: None,

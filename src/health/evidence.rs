@@ -10,7 +10,7 @@ use super::{
     probes::{Probes, needed},
     thresholds::Thresholds,
 };
-use crate::api::Reason;
+use crate::api::{Reason, Verdict};
 
 /// After this time without an answer a ready pod is one that another replica may hear, also if the ttl is longer.
 const MISSED: Duration = Duration::from_secs(30);
@@ -22,40 +22,6 @@ pub enum JudgedAs {
     Holder,
     /// It does not hold the lock. Until it has been ready once, not being ready does not count against it.
     Candidate,
-}
-
-/// The conclusion from the evidence about a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It works: it may become or stay the active pod.
-    Eligible {
-        /// When the last successful probe was sent.
-        since: Duration,
-    },
-    /// There is evidence that it does not work.
-    Failing(Reason),
-    /// It did not answer, although it was probed all the time.
-    Silent {
-        /// When the last probe that it answered was sent, or when probing began.
-        since: Duration,
-    },
-    /// It did not answer this replica for the ttl, but it answers another one.
-    HeardElsewhere,
-    /// There is neither fresh evidence that it works nor evidence against it.
-    Unknown,
-    /// It has ended, or is about to end.
-    Ended(Reason),
-}
-
-impl Verdict {
-    /// The reason to replace a holder with this verdict, if any.
-    pub fn against(&self) -> Option<Reason> {
-        match *self {
-            Self::Failing(reason) | Self::Ended(reason) => Some(reason),
-            Self::Silent { .. } => Some(Reason::Silent),
-            Self::Eligible { .. } | Self::HeardElsewhere | Self::Unknown => None,
-        }
-    }
 }
 
 /// How long the control plane must report "not ready because the node was not heard" before it counts without any
@@ -236,7 +202,7 @@ impl PodEvidence {
     }
 
     /// The verdict at `now`. `node` is the lease of the pod's node.
-    pub fn verdict(&self, standing: JudgedAs, node: &NodeLease, now: Duration) -> Verdict {
+    pub fn verdict(&self, judged_as: JudgedAs, node: &NodeLease, now: Duration) -> Verdict {
         let Some(word) = &self.word else { return Verdict::Unknown };
         if let Some(reason) = word.ended {
             return Verdict::Ended(reason);
@@ -248,7 +214,7 @@ impl PodEvidence {
             return Verdict::Failing(Reason::ContainerRestarted);
         }
         if word.says_unready(node, now) {
-            let counts = standing == JudgedAs::Holder || self.was_ready;
+            let counts = judged_as == JudgedAs::Holder || self.was_ready;
             return if counts { Verdict::Failing(Reason::PodNotReady) } else { Verdict::Unknown };
         }
         if word.probed { self.by_probes(word, now) } else { self.by_lease(word, node, now) }
@@ -284,14 +250,14 @@ impl PodEvidence {
         if self.heard_elsewhere().is_some_and(|(from, until)| (from..until).contains(&now)) {
             return Verdict::HeardElsewhere;
         }
-        if let Some(since) = self.probes.silent_since(&self.thresholds, now) {
-            return Verdict::Silent { since };
+        if self.probes.is_silent(&self.thresholds, now) {
+            return Verdict::Silent;
         }
         match self.probes.proof() {
             Some(sent_at)
                 if word.readiness == Readiness::Ready && now < sent_at + self.thresholds.freshness() =>
             {
-                Verdict::Eligible { since: sent_at }
+                Verdict::Eligible
             }
             _ => Verdict::Unknown,
         }
@@ -305,8 +271,8 @@ impl PodEvidence {
 
     fn by_lease(&self, word: &KubeletWord, node: &NodeLease, now: Duration) -> Verdict {
         match node.word(now) {
-            NodeWord::Moving(since) if word.readiness == Readiness::Ready => Verdict::Eligible { since },
-            NodeWord::Still(since) if now >= since + self.thresholds.ttl => Verdict::Silent { since },
+            NodeWord::Moving(_) if word.readiness == Readiness::Ready => Verdict::Eligible,
+            NodeWord::Still(since) if now >= since + self.thresholds.ttl => Verdict::Silent,
             _ => Verdict::Unknown,
         }
     }

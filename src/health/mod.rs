@@ -20,7 +20,7 @@ mod probes;
 mod reach;
 mod thresholds;
 
-pub use evidence::{JudgedAs, PodEvidence, Verdict};
+pub use evidence::{JudgedAs, PodEvidence};
 pub use facts::{ContainerProblem, PodFacts, PodPhase, Readiness, Restarts};
 pub use node::{LEASE_DURATION, NodeLease, NodeLeases, NodeWord};
 pub use probe::{ProbeFailure, ProbeKind, ProbeOutcome, ProbeRefusal, ResolvedProbe, VoidCause};

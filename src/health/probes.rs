@@ -167,11 +167,8 @@ impl Probes {
         self.success.map(|success| success.at)
     }
 
-    /// Since when the pod has not answered, if it counts as silent.
-    pub(super) fn silent_since(&self, thresholds: &Thresholds, now: Duration) -> Option<Duration> {
-        let (from, until) = self.silence(thresholds)?;
-        let since = self.window()?;
-        (now >= from && now < until).then_some(since)
+    pub(super) fn is_silent(&self, thresholds: &Thresholds, now: Duration) -> bool {
+        self.silence(thresholds).is_some_and(|(from, until)| (from..until).contains(&now))
     }
 
     pub(super) fn turning_points(&self, thresholds: &Thresholds) -> impl Iterator<Item = Duration> + use<> {

@@ -2,22 +2,11 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::{
-    api::{
-        coordination::v1::Lease,
-        core::v1::{Node, Pod, Service},
-        discovery::v1::EndpointSlice,
-    },
-    apimachinery::pkg::apis::meta::v1::OwnerReference,
-};
-use kube::runtime::watcher;
+use k8s_openapi::api::core::v1::Pod;
 
 use super::{
     endpoints::publishing::EndpointsProblem,
-    index::{
-        lock_view::LockNews,
-        watch_health::{Scope, Watched},
-    },
+    index,
     lock::{claim::Answered, resync::Rows},
     object::GroupName,
     trouble::Trouble,
@@ -25,7 +14,7 @@ use super::{
 use crate::{
     api::Sighting,
     election::{Outcome, Ticket},
-    routing::{OtherSlice, Reported, RoleLabelUse},
+    routing::Reported,
 };
 use leadergroup_lock::SessionId;
 
@@ -51,24 +40,8 @@ pub(super) struct Done {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "the large ones, objects on a watch, are the frequent ones")]
 pub(super) enum Message {
-    /// A watch of groups.
-    Group(Scope, watcher::Event<Sighting>),
-    /// A watch of pods.
-    Pod(Scope, watcher::Event<Pod>),
-    /// The watch of node leases.
-    NodeLease(watcher::Event<Lease>),
-    /// The watch of nodes.
-    Node(watcher::Event<Node>),
-    /// A watch of Services.
-    Service(Scope, watcher::Event<Service>),
-    /// A watch of EndpointSlices of groups.
-    Slice(Scope, watcher::Event<EndpointSlice>),
-    /// A watch of the EndpointSlices that others write.
-    OtherSlice(Scope, watcher::Event<OtherSlice>),
-    /// A watch failed, with this problem.
-    WatchFailed(Watched, Scope, String),
-    /// The session with the lock, or the database.
-    Lock(LockNews),
+    /// Something was seen, which is for the index.
+    Seen(index::Event),
     /// What a replica, perhaps this one, tells all replicas.
     Told(String),
     /// An effect ended.
@@ -84,15 +57,6 @@ pub(super) enum Message {
     Reported { group: GroupName, uid: Arc<str>, reported: Result<Box<Reported>, Trouble> },
     /// The write of an EndpointSlice of a group ended.
     Published { group: GroupName, uid: Arc<str>, slice: String, result: Result<(), EndpointsProblem> },
-    /// An owner of pods was read: how it uses the group's role label.
-    Owner {
-        group: GroupName,
-        uid: Arc<str>,
-        owner: OwnerReference,
-        found: Result<Option<RoleLabelUse>, Trouble>,
-    },
-    /// The answer to a ping.
-    ApiServer { reachable: bool },
     /// The rows that the session owns, for a comparison.
     Rows(Rows),
 }

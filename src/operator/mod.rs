@@ -15,8 +15,6 @@
 //!
 //! This is the only room that uses all the others.
 
-#[doc(hidden)]
-pub mod bench;
 mod cluster;
 mod commands;
 mod controller;

@@ -4,7 +4,9 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, Stream, StreamExt as _};
-use leadergroup_lock::{BeatEvent, Hint, LockError, Membership, SessionConfig, SessionEvent, Store};
+use leadergroup_lock::{
+    BeatEvent, Hint, LockError, LockMetrics, Membership, SessionConfig, SessionEvent, Store,
+};
 use tokio::{
     sync::{mpsc, watch},
     time::{sleep, timeout},
@@ -12,9 +14,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    operator::{index::lock_view::LockNews, message::Message},
+    operator::{
+        index::{Event, lock_view::LockNews},
+        message::Message,
+    },
     ownership::{Yielded, stable_hash},
-    telemetry::{LockReading, Metrics},
+    telemetry::Metrics,
 };
 
 /// How long a normal exit may take to release the groups. After that they are released when the session expires.
@@ -62,23 +67,9 @@ enum End {
     Again,
 }
 
-/// All metrics. Those of the lock are read from the store.
+/// All metrics. The store counts those of the lock itself.
 pub(in crate::operator) fn metrics(store: &Store) -> Metrics {
-    let store = store.clone();
-    Metrics::with_lock(move || {
-        let stats = store.stats();
-        LockReading {
-            attempts: stats.attempts,
-            wins: stats.wins,
-            losses: stats.losses,
-            contended: stats.contended,
-            clock_jumps: stats.clock_jumps,
-            connections_in_use: stats.pool.in_use,
-            connections_idle: stats.pool.idle,
-            connections_most: stats.pool.most,
-            statements_waiting: stats.pool.waiting,
-        }
-    })
+    Metrics::new().with(|registry| LockMetrics::new(store).register(registry))
 }
 
 impl Keeper {
@@ -199,9 +190,6 @@ impl Keeper {
     async fn beat(&self, beat: BeatEvent, yielded: Yielded) {
         self.metrics.set_lock_store_up(true);
         self.metrics.heartbeat(beat.took);
-        if let Some(lag) = beat.lag {
-            self.metrics.heartbeat_lag(lag);
-        }
         self.tell(LockNews::Beat {
             own: beat.own,
             living: beat.peers,
@@ -239,7 +227,7 @@ impl Keeper {
 
     async fn tell(&self, news: LockNews) {
         // The receiver is gone only when the operator ends.
-        let _ = self.news.send(Message::Lock(news)).await;
+        let _ = self.news.send(Message::Seen(Event::Lock(news))).await;
     }
 }
 
@@ -269,6 +257,8 @@ async fn until(fit: &mut watch::Receiver<bool>, wanted: bool) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use futures::{channel::mpsc::unbounded, stream};
     use leadergroup_lock::Key;
 
@@ -276,6 +266,18 @@ mod tests {
 
     fn key(index: usize) -> Key {
         Key::new(format!("c1/shop/g{index}")).expect("a key")
+    }
+
+    #[test]
+    fn no_metric_has_two_sources() {
+        let refused = LockError::Invalid { what: "URL", problem: "is missing".to_owned() };
+        let page = metrics(&Store::refusing(refused)).encode().expect("a page");
+        let families: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+        let names: BTreeSet<&str> = families.iter().filter_map(|family| family.split(' ').next()).collect();
+        assert_eq!(names.len(), families.len(), "{page}");
+        for name in ["attempts", "heartbeat_lag_seconds", "statements_waiting", "store_up", "session_lost"] {
+            assert!(names.contains(format!("leadergroup_lock_{name}").as_str()), "{name}: {page}");
+        }
     }
 
     #[test]
@@ -304,7 +306,7 @@ mod tests {
         assert_eq!(of("c1", &[]), "c1");
         assert_eq!(of("c1", &["a", "b"]), of("c1", &["a", "b"]));
         let all = [of("c1", &[]), of("c2", &[]), of("c1", &["a"]), of("c1", &["a", "b"]), of("c2", &["a"])];
-        let different: std::collections::BTreeSet<_> = all.iter().collect();
+        let different: BTreeSet<_> = all.iter().collect();
         assert_eq!(different.len(), all.len(), "{all:?}");
         // Replicas of different versions must agree.
         assert_eq!(of("c1", &["a", "b"]), "c1/b5e0d0e01e6f6fbf");

@@ -11,7 +11,6 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use super::lock::{LockCollector, LockReading};
 use super::process::ProcessCollector;
 
 /// Every metric of the process.
@@ -26,7 +25,6 @@ pub struct Metrics {
     probe_targets: Gauge,
     lock_store_up: Gauge,
     heartbeat_duration: Histogram,
-    heartbeat_lag: Histogram,
     lock_operations: Family<LockLabels, Counter>,
     sessions_lost: Counter,
     adoptions: Counter,
@@ -143,7 +141,6 @@ impl Metrics {
             probe_targets: Gauge::default(),
             lock_store_up: Gauge::default(),
             heartbeat_duration: Histogram::new(HEARTBEAT_SECONDS),
-            heartbeat_lag: Histogram::new(HEARTBEAT_SECONDS),
             lock_operations: Family::default(),
             sessions_lost: Counter::default(),
             adoptions: Counter::default(),
@@ -154,12 +151,11 @@ impl Metrics {
         metrics
     }
 
-    /// Like [`new`](Self::new), with the metrics of the lock. `read` is called at each scrape.
+    /// With metrics that another part of the process counts itself.
     #[must_use]
-    pub fn with_lock(read: impl Fn() -> LockReading + Send + Sync + 'static) -> Self {
-        let mut metrics = Self::new();
-        metrics.registry.register_collector(Box::new(LockCollector(Box::new(read))));
-        metrics
+    pub fn with(mut self, register: impl FnOnce(&mut Registry)) -> Self {
+        register(&mut self.registry);
+        self
     }
 
     fn register(&mut self) {
@@ -194,12 +190,6 @@ impl Metrics {
             "Duration of one heartbeat of the session, successful or not",
             Unit::Seconds,
             self.heartbeat_duration.clone(),
-        );
-        registry.register_with_unit(
-            "lock_heartbeat_lag",
-            "Time from when a heartbeat of the session was due to its answer",
-            Unit::Seconds,
-            self.heartbeat_lag.clone(),
         );
         registry.register(
             "lock_operations",
@@ -269,11 +259,6 @@ impl Metrics {
     /// A heartbeat of the lock's session ended after `duration`.
     pub fn heartbeat(&self, duration: Duration) {
         self.heartbeat_duration.observe(duration.as_secs_f64());
-    }
-
-    /// A heartbeat that was due `lag` ago was answered.
-    pub fn heartbeat_lag(&self, lag: Duration) {
-        self.heartbeat_lag.observe(lag.as_secs_f64());
     }
 
     /// A change of a lock row ended. `operation` is one word, such as `acquire` or `transfer`.

@@ -5,7 +5,6 @@
 
 mod endpoints;
 mod liveness;
-mod lock;
 mod logs;
 mod metrics;
 mod panics;
@@ -13,7 +12,6 @@ mod process;
 
 pub use endpoints::{BindError, Endpoints, Server};
 pub use liveness::{Check, Liveness, ReadyChecks};
-pub use lock::LockReading;
 pub use logs::{FilterError, LogFormat, UnknownLogFormat, init_logs, log_subscriber};
 pub use metrics::{ApiOutcome, GroupReading, GroupState, LockOutcome, Metrics};
 pub use panics::end_on_panic;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use leadergroup::{
-    api::{LeaderGroupSpec, Reason},
+    api::{LeaderGroupSpec, Reason, Verdict},
     health::{
         JudgedAs, NodeLease, NodeLeases, PodEvidence, PodFacts, PodPhase, ProbeFailure, ProbeKind,
-        ProbeOutcome, Readiness, ResolvedProbe, Restarts, Thresholds, Verdict, VoidCause,
+        ProbeOutcome, Readiness, ResolvedProbe, Restarts, Thresholds, VoidCause,
     },
 };
 use proptest::prelude::*;
@@ -120,14 +120,14 @@ fn a_restart_counts_once_until_the_new_run_has_proved_itself() {
     probe(&mut evidence, 1_000, ProbeOutcome::Success);
     evidence.kubelet(&restarted(1), ms(1_500));
     let failing = Verdict::Failing(Reason::ContainerRestarted);
-    for standing in [JudgedAs::Holder, JudgedAs::Candidate] {
-        assert_eq!(evidence.verdict(standing, &NodeLease::default(), ms(1_500)), failing);
+    for judged_as in [JudgedAs::Holder, JudgedAs::Candidate] {
+        assert_eq!(evidence.verdict(judged_as, &NodeLease::default(), ms(1_500)), failing);
     }
     evidence.kubelet(&restarted(1), ms(1_600));
     assert_eq!(of_holder(&evidence, 1_999), failing, "the success was the former run's");
     let mut proved = evidence.clone();
     probe(&mut proved, 2_000, ProbeOutcome::Success);
-    assert_eq!(of_holder(&proved, 2_010), Verdict::Eligible { since: ms(2_000) });
+    assert_eq!(of_holder(&proved, 2_010), Verdict::Eligible);
     // What happens to the new run later is no longer about the restart.
     probe(&mut proved, 3_000, ProbeOutcome::Refused(ProbeFailure::ConnectionRefused));
     assert_eq!(of_holder(&proved, 3_010), Verdict::Unknown);
@@ -146,7 +146,7 @@ fn a_restart_seen_late_does_not_count_after_a_later_success() {
     evidence.news_late_until(ms(20_000));
     probe(&mut evidence, 25_000, ProbeOutcome::Success);
     evidence.kubelet(&restarted(1), ms(25_500));
-    assert_eq!(of_holder(&evidence, 25_500), Verdict::Eligible { since: ms(25_000) });
+    assert_eq!(of_holder(&evidence, 25_500), Verdict::Eligible);
     // Negative evidence counts as always.
     let mut refused = evidence.clone();
     probe(&mut refused, 26_000, ProbeOutcome::Refused(ProbeFailure::ConnectionRefused));
@@ -154,7 +154,7 @@ fn a_restart_seen_late_does_not_count_after_a_later_success() {
     assert_eq!(of_holder(&refused, 27_000), Verdict::Failing(Reason::ProbeRefused));
     // The same count in a fresh report is still the old restart; a larger count is a new one.
     evidence.kubelet(&restarted(1), ms(30_000));
-    assert_eq!(of_holder(&evidence, 26_000), Verdict::Eligible { since: ms(25_000) });
+    assert_eq!(of_holder(&evidence, 26_000), Verdict::Eligible);
     evidence.kubelet(&restarted(2), ms(30_000));
     assert_eq!(of_holder(&evidence, 30_000), Verdict::Failing(Reason::ContainerRestarted));
 }
@@ -187,8 +187,8 @@ fn a_pod_is_eligible_by_a_fresh_success_and_the_kubelets_report() {
         "the kubelet's report is not sufficient if there is a probe"
     );
     probe(&mut evidence, 1_000, ProbeOutcome::Success);
-    assert_eq!(of_holder(&evidence, 1_010), Verdict::Eligible { since: ms(1_000) });
-    assert_eq!(of_holder(&evidence, 3_999), Verdict::Eligible { since: ms(1_000) });
+    assert_eq!(of_holder(&evidence, 1_010), Verdict::Eligible);
+    assert_eq!(of_holder(&evidence, 3_999), Verdict::Eligible);
     assert_eq!(
         of_holder(&evidence, 4_000),
         Verdict::Unknown,
@@ -213,7 +213,7 @@ fn the_last_result_must_be_good() {
     probe(&mut evidence, 2_000, ProbeOutcome::Unanswered);
     assert_eq!(of_holder(&evidence, 3_000), Verdict::Unknown);
     probe(&mut evidence, 3_000, ProbeOutcome::Success);
-    assert_eq!(of_holder(&evidence, 3_000), Verdict::Eligible { since: ms(3_000) });
+    assert_eq!(of_holder(&evidence, 3_000), Verdict::Eligible);
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn refusals_in_a_row_fail_a_pod_and_one_does_not() {
     probe(&mut evidence, 5_000, ProbeOutcome::Refused(ProbeFailure::ConnectionRefused));
     assert_eq!(of_holder(&evidence, 5_000), Verdict::Failing(Reason::ProbeRefused));
     probe(&mut evidence, 6_000, ProbeOutcome::Success);
-    assert_eq!(of_holder(&evidence, 6_000), Verdict::Eligible { since: ms(6_000) });
+    assert_eq!(of_holder(&evidence, 6_000), Verdict::Eligible);
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn silence_begins_when_the_last_answered_probe_was_sent() {
     }
     assert_eq!(of_holder(&evidence, 5_999), Verdict::Unknown);
     assert_eq!(evidence.next_deadline(&NodeLease::default(), ms(5_000)), Some(ms(6_000)));
-    assert_eq!(of_holder(&evidence, 6_000), Verdict::Silent { since: ms(1_000) });
+    assert_eq!(of_holder(&evidence, 6_000), Verdict::Silent);
 }
 
 #[test]
@@ -286,18 +286,14 @@ fn others_are_asked_half_a_ttl_before_the_silence_and_their_answer_counts_for_a_
     }
     assert_eq!([6_000, 9_099].map(|at| of_holder(&evidence, at)), [Verdict::HeardElsewhere; 2]);
     assert_eq!(evidence.next_deadline(&NodeLease::default(), ms(9_000)), Some(ms(9_100)));
-    assert_eq!(
-        of_holder(&evidence, 9_100),
-        Verdict::Silent { since: ms(1_000) },
-        "no replica hears it any more"
-    );
+    assert_eq!(of_holder(&evidence, 9_100), Verdict::Silent, "no replica hears it any more");
     assert!(evidence.asks_others(ms(9_100)));
     // While this replica is cut off, nobody is silent, but others may hear the pod.
     evidence.vouched_for(ms(9_200));
     evidence.cut_off_until(ms(9_300));
     assert_eq!(of_holder(&evidence, 9_400), Verdict::HeardElsewhere);
     probe(&mut evidence, 9_500, ProbeOutcome::Success);
-    assert_eq!(of_holder(&evidence, 9_600), Verdict::Eligible { since: ms(9_500) });
+    assert_eq!(of_holder(&evidence, 9_600), Verdict::Eligible);
 }
 
 #[test]
@@ -355,7 +351,7 @@ fn answers_of_others_are_relied_on_for_some_minutes_by_the_owner_and_without_lim
             }
             verdicts.push((at, of_holder(&evidence, at)));
         }
-        let silent = |verdict: &Verdict| matches!(verdict, Verdict::Silent { .. });
+        let silent = |verdict: &Verdict| matches!(verdict, Verdict::Silent);
         assert_eq!(verdicts.iter().find(|(_, verdict)| silent(verdict)).map(|(at, _)| *at), silent_at);
         let after = verdicts.iter().filter(|(at, _)| silent_at.is_some_and(|from| *at >= from));
         assert!(after.clone().all(|(_, verdict)| silent(verdict)), "until the pod is heard");
@@ -399,7 +395,7 @@ fn a_pod_that_never_answered_us_is_silent_a_ttl_after_we_began_to_ask() {
         probe(&mut evidence, at, ProbeOutcome::Unanswered);
     }
     assert_eq!(of_holder(&evidence, 7_999), Verdict::Unknown);
-    assert_eq!(of_holder(&evidence, 8_000), Verdict::Silent { since: ms(3_000) });
+    assert_eq!(of_holder(&evidence, 8_000), Verdict::Silent);
 }
 
 #[test]
@@ -415,7 +411,7 @@ fn probes_that_may_still_be_answered_are_no_silence() {
     evidence.probe_answered(4, ms(4_000), ProbeOutcome::Unanswered);
     assert_eq!(of_holder(&evidence, 9_000), Verdict::Unknown, "one lost probe is no silence");
     evidence.probe_answered(6, ms(6_000), ProbeOutcome::Unanswered);
-    assert_eq!(of_holder(&evidence, 9_000), Verdict::Silent { since: ms(3_000) });
+    assert_eq!(of_holder(&evidence, 9_000), Verdict::Silent);
     evidence.probe_answered(5, ms(5_000), ProbeOutcome::Success);
     assert_eq!(of_holder(&evidence, 9_000), Verdict::Unknown, "a late answer is an answer");
 }
@@ -425,7 +421,7 @@ fn no_proof_is_older_than_the_ttl() {
     let mut evidence = ready();
     evidence.set_thresholds(Thresholds { timeout: ms(T), ..thresholds() });
     probe(&mut evidence, 1_000, ProbeOutcome::Success);
-    assert_eq!(of_holder(&evidence, 5_999), Verdict::Eligible { since: ms(1_000) });
+    assert_eq!(of_holder(&evidence, 5_999), Verdict::Eligible);
     assert_eq!(of_holder(&evidence, 6_000), Verdict::Unknown, "two intervals and a timeout would be 8 s");
 }
 
@@ -440,7 +436,7 @@ fn a_stop_of_this_process_restarts_the_silence() {
         probe(&mut evidence, at, ProbeOutcome::Unanswered);
         assert_eq!(of_holder(&evidence, at), Verdict::Unknown);
     }
-    assert_eq!(of_holder(&evidence, 105_000), Verdict::Silent { since: ms(100_000) });
+    assert_eq!(of_holder(&evidence, 105_000), Verdict::Silent);
     assert_eq!(of_holder(&evidence, 106_000), Verdict::Unknown, "again no probe was sent for long");
 }
 
@@ -452,7 +448,7 @@ fn time_without_a_network_is_not_silence() {
         probe(&mut evidence, at, ProbeOutcome::Unanswered);
     }
     evidence.probe_sent(12, ms(12_000));
-    assert_eq!(of_holder(&evidence, 12_300), Verdict::Silent { since: ms(1_000) });
+    assert_eq!(of_holder(&evidence, 12_300), Verdict::Silent);
     evidence.cut_off_until(ms(12_300));
     assert_eq!(of_holder(&evidence, 12_300), Verdict::Unknown);
     evidence.probe_answered(12, ms(12_000), ProbeOutcome::Unanswered);
@@ -460,11 +456,11 @@ fn time_without_a_network_is_not_silence() {
     assert_eq!(of_holder(&evidence, 17_000), Verdict::Unknown);
     for at in (13_000..=18_000).step_by(1_000) {
         probe(&mut evidence, at, ProbeOutcome::Unanswered);
-        let expected = if at < 18_000 { Verdict::Unknown } else { Verdict::Silent { since: ms(13_000) } };
+        let expected = if at < 18_000 { Verdict::Unknown } else { Verdict::Silent };
         assert_eq!(of_holder(&evidence, at), expected, "at {at}");
     }
     probe(&mut evidence, 19_000, ProbeOutcome::Success);
-    assert_eq!(of_holder(&evidence, 19_000), Verdict::Eligible { since: ms(19_000) });
+    assert_eq!(of_holder(&evidence, 19_000), Verdict::Eligible);
 }
 
 #[test]
@@ -488,7 +484,7 @@ fn probes_of_a_former_address_count_for_nothing() {
     probe(&mut evidence, 2_000, ProbeOutcome::Success);
     assert_eq!(of_holder(&evidence, 2_001), Verdict::Unknown, "it was sent to the previous address");
     evidence.probe_answered(1 << 32, ms(2_500), ProbeOutcome::Success);
-    assert_eq!(of_holder(&evidence, 2_501), Verdict::Eligible { since: ms(2_500) });
+    assert_eq!(of_holder(&evidence, 2_501), Verdict::Eligible);
 }
 
 #[test]
@@ -506,8 +502,8 @@ fn the_end_of_a_pod_overrides_all_other_evidence() {
         let mut ended = facts();
         end(&mut ended);
         evidence.kubelet(&ended, ms(1_001));
-        for standing in [JudgedAs::Holder, JudgedAs::Candidate] {
-            assert_eq!(evidence.verdict(standing, &NodeLease::default(), ms(1_001)), Verdict::Ended(reason));
+        for judged_as in [JudgedAs::Holder, JudgedAs::Candidate] {
+            assert_eq!(evidence.verdict(judged_as, &NodeLease::default(), ms(1_001)), Verdict::Ended(reason));
         }
     }
 }
@@ -564,16 +560,16 @@ fn without_a_probe_the_lease_of_the_node_must_move() {
     leases.seen("n1", renewed(1), ms(0));
     assert_eq!(of_candidate(&evidence, &leases, 1), Verdict::Unknown);
     leases.seen("n1", renewed(11), ms(10_000));
-    assert_eq!(of_candidate(&evidence, &leases, 10_000), Verdict::Eligible { since: ms(10_000) });
+    assert_eq!(of_candidate(&evidence, &leases, 10_000), Verdict::Eligible);
     for at in [20_000, 30_000, 40_000, 50_000] {
         leases.alive(ms(at));
     }
-    assert_eq!(of_candidate(&evidence, &leases, 49_999), Verdict::Eligible { since: ms(10_000) });
-    assert_eq!(of_candidate(&evidence, &leases, 50_000), Verdict::Silent { since: ms(10_000) });
+    assert_eq!(of_candidate(&evidence, &leases, 49_999), Verdict::Eligible);
+    assert_eq!(of_candidate(&evidence, &leases, 50_000), Verdict::Silent);
     evidence.set_thresholds(Thresholds { ttl: ms(45_000), ..thresholds() });
     assert_eq!(of_candidate(&evidence, &leases, 54_999), Verdict::Unknown, "a longer ttl is kept");
     assert_eq!(evidence.next_deadline(&leases.of("n1"), ms(54_000)), Some(ms(55_000)));
-    assert_eq!(of_candidate(&evidence, &leases, 55_000), Verdict::Silent { since: ms(10_000) });
+    assert_eq!(of_candidate(&evidence, &leases, 55_000), Verdict::Silent);
 }
 
 #[test]
@@ -634,15 +630,15 @@ fn sends(history: &[(u64, Step)]) -> (Vec<Sent>, u64) {
 }
 
 /// The rule for silence, computed literally from the whole history.
-fn silent_since(sends: &[Sent], now: u64) -> Option<u64> {
+fn is_silent(sends: &[Sent], now: u64) -> bool {
     let sends: Vec<_> = sends.iter().filter(|s| !matches!(s.outcome, ProbeOutcome::Void(_))).collect();
-    let last = sends.last()?;
+    let Some(last) = sends.last() else { return false };
     let begins_anew = |i: usize| i == 0 || sends[i].at >= sends[i - 1].at + 2 * R;
-    let run = (0..sends.len()).rev().find(|i| begins_anew(*i)).map(|i| sends[i].at)?;
+    let run = (0..sends.len()).rev().find(|i| begins_anew(*i)).map_or(0, |i| sends[i].at);
     let success = sends.iter().rev().find(|s| s.outcome == ProbeOutcome::Success).map_or(0, |s| s.at);
     let since = run.max(success);
     let unanswered = sends.iter().filter(|s| s.outcome == ProbeOutcome::Unanswered && s.at >= since).count();
-    (now < last.at + 2 * R && now >= since + T && unanswered >= N as usize).then_some(since)
+    now < last.at + 2 * R && now >= since + T && unanswered >= N as usize
 }
 
 fn fed(sends: &[Sent]) -> PodEvidence {
@@ -665,11 +661,7 @@ proptest! {
         let (sends, end) = sends(&history);
         let (evidence, now) = (fed(&sends), end + after);
         if evidence.verdict(JudgedAs::Holder, &NodeLease::default(), ms(now)) != Verdict::Failing(Reason::ProbeRefused) {
-            let silent = match of_holder(&evidence, now) {
-                Verdict::Silent { since } => Some(since),
-                _ => None,
-            };
-            prop_assert_eq!(silent, silent_since(&sends, now).map(ms));
+            prop_assert_eq!(of_holder(&evidence, now) == Verdict::Silent, is_silent(&sends, now));
         }
     }
 
@@ -696,7 +688,7 @@ proptest! {
         let (sends, _) = sends(&history);
         let mut evidence = fed(&sends);
         let woken = sends.last().map_or(0, |s| s.at) + stop;
-        let is_silent = |evidence: &PodEvidence, now| matches!(of_holder(evidence, now), Verdict::Silent { .. });
+        let is_silent = |evidence: &PodEvidence, now| matches!(of_holder(evidence, now), Verdict::Silent);
         prop_assert!(!is_silent(&evidence, woken));
         // Whatever the outcomes of the first probes after it, a full ttl must pass.
         for n in 0..T / R {
@@ -788,6 +780,6 @@ proptest! {
             }
         }
         prop_assert!(of_holder(&evidence, since + T - 1).against().is_none());
-        prop_assert_eq!(of_holder(&evidence, since + T), Verdict::Silent { since: ms(since) });
+        prop_assert_eq!(of_holder(&evidence, since + T), Verdict::Silent);
     }
 }

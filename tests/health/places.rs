@@ -7,10 +7,9 @@ use std::{
 };
 
 use leadergroup::{
-    api::LeaderGroupSpec,
+    api::{LeaderGroupSpec, Verdict},
     health::{
-        JudgedAs, NodeLease, PodEvidence, PodFacts, ProbeOutcome, ProbeStep, Target, Thresholds, Verdict,
-        VoidCause,
+        JudgedAs, NodeLease, PodEvidence, PodFacts, ProbeOutcome, ProbeStep, Target, Thresholds, VoidCause,
     },
 };
 use leadergroup_lock::monotonic;
@@ -194,7 +193,7 @@ async fn the_silence_of_a_pod_is_found_although_few_probes_are_sent() {
             ProbeStep::AnsweredLate => panic!("{event:?}"),
         }
         let now = monotonic();
-        if matches!(evidence.verdict(JudgedAs::Holder, &NodeLease::default(), now), Verdict::Silent { .. }) {
+        if matches!(evidence.verdict(JudgedAs::Holder, &NodeLease::default(), now), Verdict::Silent) {
             break;
         }
         asked |= evidence.asks_others(now);

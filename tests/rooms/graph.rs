@@ -10,13 +10,6 @@ pub type Edges = BTreeMap<String, BTreeSet<String>>;
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Circle(Vec<String>);
 
-impl Circle {
-    /// Whether all its files are among these.
-    pub fn is_among(&self, files: &[&str]) -> bool {
-        self.0.iter().all(|file| files.contains(&file.as_str()))
-    }
-}
-
 impl fmt::Display for Circle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} -> {}", self.0.join(" -> "), self.0[0])

@@ -19,7 +19,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use graph::Circle;
 use source::Sources;
 
 /// A room and what it may use.
@@ -91,37 +90,6 @@ const ROOMS: &[Room] = &[
     },
 ];
 
-/// Circles between files that may stay, each with the reason.
-const ALLOWED_CIRCLES: &[(&[&str], &str)] = &[
-    (
-        &[
-            "lock/src/acquire.rs",
-            "lock/src/batch.rs",
-            "lock/src/claim.rs",
-            "lock/src/fence.rs",
-            "lock/src/grant.rs",
-            "lock/src/prometheus.rs",
-            "lock/src/refusal.rs",
-            "lock/src/stats.rs",
-            "lock/src/store.rs",
-        ],
-        "`Store` owns the batchers and the counters of the requests, and the files of the requests extend `Store`",
-    ),
-    (
-        &[
-            "lock/src/client.rs",
-            "lock/src/guard.rs",
-            "lock/src/heartbeat.rs",
-            "lock/src/listen.rs",
-            "lock/src/process.rs",
-            "lock/src/reconcile.rs",
-            "lock/src/trace.rs",
-            "lock/src/wait.rs",
-        ],
-        "a client's tasks, its terms and its waits share one state, `Process`, which owns the terms and the waits",
-    ),
-];
-
 /// The most lines of code in a file. Comments, blank lines and tests are not counted.
 const LONGEST_FILE: usize = 400;
 
@@ -165,15 +133,9 @@ fn forbidden(sources: &Sources) -> Vec<String> {
     found
 }
 
-/// The circles that nobody allowed, and the allowances that nothing needs.
-fn circles(sources: &Sources, allowed: &[(&[&str], &str)]) -> Vec<String> {
-    let found: Vec<Circle> = graph::circles(&sources.edges());
-    let is_allowed = |circle: &Circle| allowed.iter().any(|(files, _)| circle.is_among(files));
-    let unneeded = allowed.iter().filter(|(files, _)| !found.iter().any(|circle| circle.is_among(files)));
-    let unneeded =
-        unneeded.map(|(files, _)| format!("no circle among {files:?} any more: remove it from the list"));
-    let bad = found.iter().filter(|circle| !is_allowed(circle)).map(|circle| format!("a circle: {circle}"));
-    bad.chain(unneeded).collect()
+/// The circles between files.
+fn circles(edges: &graph::Edges) -> Vec<String> {
+    graph::circles(edges).iter().map(|circle| format!("a circle: {circle}")).collect()
 }
 
 fn assert_none(problems: &[String]) {
@@ -191,26 +153,21 @@ fn rooms_use_only_what_they_may() {
     assert_none(&forbidden(&sources));
 }
 
-/// The folders to check, each with its sources.
-fn checked() -> impl Iterator<Item = (&'static str, Sources)> {
-    ["src", "lock/src", "e2e/src"].into_iter().map(|folder| (folder, read(folder)))
+/// The sources of each crate.
+fn checked() -> impl Iterator<Item = Sources> {
+    ["src", "lock/src", "e2e/src"].into_iter().map(read)
 }
 
 #[test]
 fn the_files_of_a_room_form_no_circle() {
-    let mut problems = Vec::new();
-    for (folder, sources) in checked() {
-        let of_folder = |files: &[&str]| files.iter().all(|file| file.starts_with(&format!("{folder}/")));
-        let allowed: Vec<_> = ALLOWED_CIRCLES.iter().copied().filter(|(files, _)| of_folder(files)).collect();
-        problems.extend(circles(&sources, &allowed));
-    }
+    let problems: Vec<String> = checked().flat_map(|sources| circles(&sources.edges())).collect();
     assert_none(&problems);
 }
 
 #[test]
 fn files_are_not_too_long() {
     let mut problems = Vec::new();
-    for (_, sources) in checked() {
+    for sources in checked() {
         for file in sources.files() {
             let allowed = LONG_FILES.iter().any(|(path, _)| *path == file.path);
             match (file.code_lines > LONGEST_FILE, allowed) {
@@ -271,8 +228,7 @@ fn edges_between(sources: &Sources, folder: &str) -> graph::Edges {
 
 #[test]
 fn the_rooms_of_the_operator_form_no_circle() {
-    let circles = graph::circles(&edges_between(&read("src"), OPERATOR));
-    assert_none(&circles.iter().map(|circle| format!("a circle: {circle}")).collect::<Vec<_>>());
+    assert_none(&circles(&edges_between(&read("src"), OPERATOR)));
 }
 
 /// The files that tables of a document name in their first column. The line before a table begins with its folder, such
@@ -380,30 +336,25 @@ fn a_new_folder_needs_a_rule() {
 }
 
 #[test]
-fn a_circle_is_found_and_can_be_allowed() {
-    let sources = || {
-        planted(&[
-            ("api/mod.rs", "mod a; mod b; mod c; pub use a::A; pub use b::B;"),
-            ("api/a.rs", "use super::B; pub struct A;"),
-            ("api/b.rs", "use crate::api::c::C; pub struct B;"),
-            ("api/c.rs", "pub struct C(super::a::A);"),
-        ])
-    };
-    let found = circles(&sources(), &[]);
+fn a_circle_is_found() {
+    let sources = planted(&[
+        ("api/mod.rs", "mod a; mod b; mod c; pub use a::A; pub use b::B;"),
+        ("api/a.rs", "use super::B; pub struct A;"),
+        ("api/b.rs", "use crate::api::c::C; pub struct B;"),
+        ("api/c.rs", "pub struct C(super::a::A);"),
+    ]);
+    let found = circles(&sources.edges());
     assert_eq!(found, ["a circle: src/api/a.rs -> src/api/b.rs -> src/api/c.rs -> src/api/a.rs"]);
-    let files: &[&str] = &["src/api/a.rs", "src/api/b.rs", "src/api/c.rs"];
-    assert_none(&circles(&sources(), &[(files, "a reason")]));
-    let unneeded = circles(&planted(&[("api/a.rs", "")]), &[(files, "a reason")]);
-    assert!(unneeded.len() == 1 && unneeded[0].contains("any more"), "{unneeded:?}");
+    assert_none(&circles(&planted(&[("api/a.rs", "")]).edges()));
 }
 
 #[test]
 fn a_module_may_publish_what_its_files_define() {
     let child = "use super::Handle; pub struct Part(Handle);";
     let publishes = "mod part; pub use part::Part; pub struct Handle;";
-    assert_none(&circles(&planted(&[("api/mod.rs", publishes), ("api/part.rs", child)]), &[]));
+    assert_none(&circles(&planted(&[("api/mod.rs", publishes), ("api/part.rs", child)]).edges()));
     let uses = "mod part; pub use part::Part; pub struct Handle; fn f() -> Part { todo!() }";
-    let found = circles(&planted(&[("api/mod.rs", uses), ("api/part.rs", child)]), &[]);
+    let found = circles(&planted(&[("api/mod.rs", uses), ("api/part.rs", child)]).edges());
     assert_eq!(found, ["a circle: src/api/mod.rs -> src/api/part.rs -> src/api/mod.rs"]);
 }
 

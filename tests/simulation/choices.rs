@@ -1,8 +1,8 @@
 //! The actions that are possible in a state.
 
 use leadergroup::{
-    api::{OnDelete, Role},
-    election::{Phase, Standing},
+    api::{OnDelete, Role, Verdict},
+    election::Phase,
 };
 
 use crate::{
@@ -83,10 +83,10 @@ impl Model {
                 continue;
             }
             let known = replica.evidence.get(uid);
-            if known != Some(&self.standing(index, uid)) {
+            if known != Some(&self.verdict(index, uid)) {
                 actions.push(Action::Probe { replica: index, pod });
             }
-            if known.is_some_and(|known| *known != Standing::Unproven) {
+            if known.is_some_and(|known| *known != Verdict::Unknown) {
                 actions.push(Action::Stale { replica: index, pod });
             }
         }

@@ -1,8 +1,8 @@
 //! When the evidence against a pod is over, so that it must not be replaced for it any more.
 
 use leadergroup::{
-    api::{PodRef, Reason, Role},
-    election::{Effect, Phase, Standing},
+    api::{PodRef, Reason, Role, Verdict},
+    election::{Effect, Phase},
 };
 
 use crate::{
@@ -52,7 +52,7 @@ impl Model {
             // It left the selector, lost the lock, and came back with its label.
             let stray = pod.role == Role::Active && holder.as_ref() != Some(uid);
             let known = |replica: &Replica| {
-                replica.pods.get(uid) == Some(pod) && replica.evidence.get(uid) == Some(&Standing::Eligible)
+                replica.pods.get(uid) == Some(pod) && replica.evidence.get(uid) == Some(&Verdict::Eligible)
             };
             if !stray && health.get(uid) == Some(&Health::Well) && living().all(known) {
                 blemished.remove(uid);
@@ -64,14 +64,14 @@ impl Model {
 /// What a replica sees of a pod, and what becomes of it.
 impl Model {
     /// What a probe of this pod by this replica shows. If the path between them is cut, the other replica is asked.
-    pub fn standing(&self, replica: usize, uid: &str) -> Standing {
+    pub fn verdict(&self, replica: usize, uid: &str) -> Verdict {
         let is_cut = |of: usize| self.server.cut.as_ref().is_some_and(|cut| *cut == (of, uid.to_owned()));
         match self.server.health.get(uid) {
-            None => Standing::Unproven,
-            Some(Health::Well) if !is_cut(replica) => Standing::Eligible,
-            Some(Health::Refusing) if !is_cut(replica) => Standing::Failing(Reason::ProbeRefused),
-            Some(Health::Well) if self.is_heard_by_another(replica, uid) => Standing::HeardElsewhere,
-            Some(_) => Standing::Silent,
+            None => Verdict::Unknown,
+            Some(Health::Well) if !is_cut(replica) => Verdict::Eligible,
+            Some(Health::Refusing) if !is_cut(replica) => Verdict::Failing(Reason::ProbeRefused),
+            Some(Health::Well) if self.is_heard_by_another(replica, uid) => Verdict::HeardElsewhere,
+            Some(_) => Verdict::Silent,
         }
     }
 
@@ -87,15 +87,15 @@ impl Model {
 
     /// A probe ended.
     pub fn probe(&mut self, replica: usize, uid: &str) {
-        let standing = self.standing(replica, uid);
-        self.replicas[replica].evidence.insert(uid.to_owned(), standing);
+        let verdict = self.verdict(replica, uid);
+        self.replicas[replica].evidence.insert(uid.to_owned(), verdict);
     }
 
     /// Where the path is cut and no other replica hears the pod, there is nothing better to go by than the silence.
     pub fn note_unheard_pod(&mut self) {
         let Server { cut, blemished, bad_until, revision, .. } = &mut self.server;
         if let Some((replica, uid)) = cut
-            && self.replicas[*replica].evidence.get(uid) == Some(&Standing::Silent)
+            && self.replicas[*replica].evidence.get(uid) == Some(&Verdict::Silent)
         {
             blemished.insert(uid.clone());
             bad_until.insert(uid.clone(), *revision);
@@ -106,7 +106,7 @@ impl Model {
     pub fn may_hand_over(&self, replica: usize) -> bool {
         let Replica { entry, evidence, database, session, .. } = &self.replicas[replica];
         let Some(machine) = entry.as_ref().map(|entry| &entry.machine) else { return false };
-        let heard_elsewhere = |holder: &PodRef| evidence.get(&holder.uid) == Some(&Standing::HeardElsewhere);
+        let heard_elsewhere = |holder: &PodRef| evidence.get(&holder.uid) == Some(&Verdict::HeardElsewhere);
         let lives = session.is_some_and(|session| self.databases[*database].lives(session));
         let at_rest = machine.is_at_work() && *machine.phase() == Phase::Stable && !machine.busy();
         at_rest && machine.holder().is_some_and(heard_elsewhere) && lives && !self.database_down

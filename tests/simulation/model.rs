@@ -3,8 +3,8 @@
 use std::{fmt, time::Duration};
 
 use leadergroup::{
-    api::{Declaration, OnDelete, PodRef, Role},
-    election::{Effect, Outcome, Standing, Ticket},
+    api::{Declaration, OnDelete, PodRef, Role, Verdict},
+    election::{Effect, Outcome, Ticket},
 };
 
 use crate::{
@@ -392,7 +392,7 @@ impl Model {
             }
             Action::Stale { replica, pod } => {
                 if let Some(uid) = self.uid(pod) {
-                    self.replicas[replica].evidence.insert(uid, Standing::Unproven);
+                    self.replicas[replica].evidence.insert(uid, Verdict::Unknown);
                 }
             }
             Action::CutPath { replica, pod } => {

@@ -7,10 +7,9 @@ use std::{
 };
 
 use leadergroup::{
-    api::{PodRef, Reason, Role},
+    api::{PodRef, Reason, Role, Verdict},
     election::{
-        Effect, Event, Group, Member, Outcome, Phase, Policy, Standing, SwitchoverRequest, Ticket, Workload,
-        World,
+        Effect, Event, Group, Member, Outcome, Phase, Policy, SwitchoverRequest, Ticket, Workload, World,
     },
 };
 use uuid::Uuid;
@@ -50,7 +49,7 @@ pub struct Replica {
     pub session: Option<u32>,
     pub entry: Option<Entry>,
     pub pods: BTreeMap<String, Pod>,
-    pub evidence: BTreeMap<String, Standing>,
+    pub evidence: BTreeMap<String, Verdict>,
     pub pod_watch: VecDeque<Seen>,
     /// What the watch shows may be old, as after a list.
     pub late: bool,
@@ -97,11 +96,9 @@ impl Replica {
             priority: u32::from(pod.node == NODES[0]),
             // The routing writes it together with the role, and the model has no foreign edits.
             fencing_fits: true,
-            standing: match self.standing(pod) {
-                Standing::Eligible if contested && !is_active_for(pod, entry.object.uid) => {
-                    Standing::Contested
-                }
-                standing => standing,
+            verdict: match self.verdict(pod) {
+                Verdict::Eligible if contested && !is_active_for(pod, entry.object.uid) => Verdict::Contested,
+                verdict => verdict,
             },
             created: pod.created.cast_signed(),
             // As if each pod that replaces one of the first three were of a newer template.
@@ -128,13 +125,13 @@ impl Replica {
         }
     }
 
-    fn standing(&self, pod: &Pod) -> Standing {
+    fn verdict(&self, pod: &Pod) -> Verdict {
         if pod.deleting {
-            Standing::Ended(Reason::PodDeleted)
+            Verdict::Ended(Reason::PodDeleted)
         } else if pod.crashed {
-            Standing::Failing(Reason::ContainerTerminated)
+            Verdict::Failing(Reason::ContainerTerminated)
         } else {
-            self.evidence.get(&pod.pod.uid).copied().unwrap_or(Standing::Unproven)
+            self.evidence.get(&pod.pod.uid).copied().unwrap_or(Verdict::Unknown)
         }
     }
 
@@ -201,7 +198,7 @@ impl Replica {
         let refused = |former: &PodRef| entry.machine.refused().any(|(pod, _)| pod.pod.uid == former.uid);
         let contested = |former: &PodRef| {
             let member = entry.machine.member(&former.uid);
-            member.is_some_and(|member| member.standing == Standing::Contested)
+            member.is_some_and(|member| member.verdict == Verdict::Contested)
         };
         let former = former
             .filter(|former| grant.reason != Reason::LabelLost || !(refused(former) || contested(former)));
@@ -209,7 +206,7 @@ impl Replica {
         self.replaced = former.map(|former| (former.uid.clone(), against(former).map(|(_, at)| *at)));
         let ended = |former: &PodRef| {
             let member = entry.machine.member(&former.uid);
-            member.is_none_or(|member| matches!(member.standing, Standing::Ended(_)))
+            member.is_none_or(|member| matches!(member.verdict, Verdict::Ended(_)))
         };
         if let Some(former) = former.filter(|former| !read && !ended(former))
             && against(former).is_none_or(|(since, _)| now < *since + entry.object.lock_delay)
@@ -219,11 +216,11 @@ impl Replica {
         }
         let member = entry.machine.member(&grant.holder.uid);
         let chosen = member.is_some_and(|member| {
-            member.standing == Standing::Eligible
+            member.verdict == Verdict::Eligible
                 || (member.role == Role::Active
                     && (matches!(
-                        member.standing,
-                        Standing::Contested | Standing::Unproven | Standing::HeardElsewhere
+                        member.verdict,
+                        Verdict::Contested | Verdict::Unknown | Verdict::HeardElsewhere
                     ) || grant.reason == Reason::LostCommits))
         });
         if !chosen {
@@ -247,7 +244,7 @@ impl Replica {
         let rests = machine.is_none_or(|it| matches!(it.phase(), Phase::Stable | Phase::Observing));
         let holder = machine.and_then(|it| it.row().holder.as_ref()).map(|holder| holder.uid.clone());
         let selected = self.pods.values().filter(|pod| pod.selected);
-        let against = |pod: &Pod| (pod.pod.uid.clone(), self.standing(pod).against().is_some());
+        let against = |pod: &Pod| (pod.pod.uid.clone(), self.verdict(pod).against().is_some());
         let members: Vec<_> = selected.map(against).collect();
         let gone = holder.filter(|holder| members.iter().all(|(uid, _)| uid != holder));
         let gone = gone.map(|holder| (holder, true));
@@ -287,7 +284,7 @@ impl Replica {
         let known = self.pods.get(&pod.pod.uid);
         if !self.late && known.is_some_and(|known| pod.restarts > known.restarts) {
             // Until the next probe, which is of the new container.
-            self.evidence.insert(pod.pod.uid.clone(), Standing::Failing(Reason::ContainerRestarted));
+            self.evidence.insert(pod.pod.uid.clone(), Verdict::Failing(Reason::ContainerRestarted));
         }
         if known.is_none_or(|known| pod.version >= known.version) {
             self.pods.insert(pod.pod.uid.clone(), pod);

@@ -8,8 +8,7 @@ use uuid::Uuid;
 use super::failure::Failure;
 use super::tables::{Lock, PROGRAMS, Waiter};
 use super::transaction::{Answer, Transaction};
-use crate::acquire::MOST_WAITERS;
-use crate::{Holder, PROTOCOL};
+use crate::{Holder, MOST_WAITERS, PROTOCOL};
 
 /// One request, in the form that `leadergroup.acquire` reads.
 #[derive(Debug, Clone, Deserialize)]

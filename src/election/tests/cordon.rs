@@ -25,8 +25,8 @@ fn a_holder_that_works_hands_over_to_a_pod_whose_node_stays() {
 #[test]
 fn a_holder_stays_on_a_cordoned_node_if_no_other_pod_is_fit_or_the_group_is_paused() {
     let mut unproven = cordoned(&["a"]);
-    unproven.members[1].standing = Standing::Unproven;
-    unproven.members[2].standing = Standing::Failing(Reason::PodNotReady);
+    unproven.members[1].verdict = Verdict::Unknown;
+    unproven.members[2].verdict = Verdict::Failing(Reason::PodNotReady);
     let paused = World { policy: Policy { paused: true, ..Policy::default() }, ..cordoned(&["a"]) };
     for world in [unproven, paused] {
         let mut case = Case::stable(world);
@@ -40,9 +40,9 @@ fn a_holder_stays_on_a_cordoned_node_if_no_other_pod_is_fit_or_the_group_is_paus
 #[test]
 fn a_failover_avoids_cordoned_nodes_if_it_can() {
     let mut world = cordoned(&["b"]);
-    world.members[0].standing = Standing::Silent;
+    world.members[0].verdict = Verdict::Silent;
     assert_eq!(Case::stable(world.clone()).grant().holder, pod("c"));
-    world.members[2].standing = Standing::Unproven;
+    world.members[2].verdict = Verdict::Unknown;
     assert_eq!(Case::stable(world).grant().holder, pod("b"));
 }
 
@@ -65,7 +65,7 @@ fn a_grant_that_fails_is_repeated_soon_and_one_that_was_in_vain_after_a_pause() 
     }
     let mut case = Case::stable(cordoned(&["a"]));
     let mut alone = cordoned(&["a"]);
-    (alone.members[1].standing, alone.members[2].standing) = (Standing::Unproven, Standing::Unproven);
+    (alone.members[1].verdict, alone.members[2].verdict) = (Verdict::Unknown, Verdict::Unknown);
     case.meanwhile(alone);
     case.answer(Outcome::Granted { token: 6 });
     assert_eq!(case.grant().holder, pod("a"), "the former holder stays");
@@ -126,11 +126,11 @@ fn another_pod_follows_if_the_dry_run_of_the_first_gets_no_answer() {
     case.answer(Outcome::Accepted);
     assert_eq!(case.grant().holder, pod("c"));
     // Without another one, the group is at rest, so that a failover does not have to wait.
-    world.members[2].standing = Standing::Unproven;
+    world.members[2].verdict = Verdict::Unknown;
     let case = tried(&world);
     assert_eq!((case.group.phase(), case.group.wake()), (&Phase::Stable, Some(NOW + Duration::from_secs(5))));
     // One that has just failed while it was active does not follow either.
-    world.members[2].standing = Standing::Eligible;
+    world.members[2].verdict = Verdict::Eligible;
     let mut case = Case::trying(world);
     case.group.lapses.add("uid-c");
     case.answer(Outcome::Failed);
@@ -141,8 +141,8 @@ fn another_pod_follows_if_the_dry_run_of_the_first_gets_no_answer() {
 fn a_pod_that_failed_does_not_get_the_role_back_because_of_a_cordon() {
     // b is on a cordoned node, and c is not fit when a fails.
     let mut world = cordoned(&["b"]);
-    world.members[0].standing = Standing::Silent;
-    world.members[2].standing = Standing::Unproven;
+    world.members[0].verdict = Verdict::Silent;
+    world.members[2].verdict = Verdict::Unknown;
     let mut case = Case::stable(world);
     assert_eq!(case.grant().holder, pod("b"));
     case.answer(Outcome::Granted { token: 6 });
@@ -151,7 +151,7 @@ fn a_pod_that_failed_does_not_get_the_role_back_because_of_a_cordon() {
     case.answer(Outcome::Promoted);
     // a is well again, and c is not.
     let mut world = World { declared: case.group.declared().clone(), ..cordoned(&["b"]) };
-    world.members[2].standing = Standing::Unproven;
+    world.members[2].verdict = Verdict::Unknown;
     for member in &mut world.members {
         member.role = if member.pod == pod("b") { Role::Active } else { Role::Standby };
         member.stamp = Some(6);

@@ -4,17 +4,17 @@ use super::*;
 
 #[test]
 fn each_reason_replaces_the_holder_and_watch_evidence_is_confirmed_first() {
-    for (standing, reason, asks) in [
-        (Standing::Silent, Reason::Silent, false),
-        (Standing::Failing(Reason::ProbeRefused), Reason::ProbeRefused, false),
-        (Standing::Failing(Reason::ContainerRestarted), Reason::ContainerRestarted, false),
-        (Standing::Failing(Reason::PodNotReady), Reason::PodNotReady, true),
-        (Standing::Failing(Reason::ContainerTerminated), Reason::ContainerTerminated, true),
-        (Standing::Ended(Reason::PodDeleted), Reason::PodDeleted, false),
-        (Standing::Ended(Reason::PodFinished), Reason::PodFinished, true),
-        (Standing::Ended(Reason::DisruptionTarget), Reason::DisruptionTarget, true),
+    for (verdict, reason, asks) in [
+        (Verdict::Silent, Reason::Silent, false),
+        (Verdict::Failing(Reason::ProbeRefused), Reason::ProbeRefused, false),
+        (Verdict::Failing(Reason::ContainerRestarted), Reason::ContainerRestarted, false),
+        (Verdict::Failing(Reason::PodNotReady), Reason::PodNotReady, true),
+        (Verdict::Failing(Reason::ContainerTerminated), Reason::ContainerTerminated, true),
+        (Verdict::Ended(Reason::PodDeleted), Reason::PodDeleted, false),
+        (Verdict::Ended(Reason::PodFinished), Reason::PodFinished, true),
+        (Verdict::Ended(Reason::DisruptionTarget), Reason::DisruptionTarget, true),
     ] {
-        let mut case = Case::stable(with(standing));
+        let mut case = Case::stable(with(verdict));
         assert_eq!(case.verified(reason), asks, "{reason}");
         let grant = case.grant();
         assert_eq!((grant.holder, grant.reason), (pod("b"), reason));
@@ -29,10 +29,10 @@ fn each_reason_replaces_the_holder_and_watch_evidence_is_confirmed_first() {
 
 #[test]
 fn without_evidence_against_it_a_holder_stays() {
-    for standing in [Standing::Eligible, Standing::Unproven] {
-        assert!(Case::stable(with(standing)).asked.is_empty(), "{standing:?}");
+    for verdict in [Verdict::Eligible, Verdict::Unknown] {
+        assert!(Case::stable(with(verdict)).asked.is_empty(), "{verdict:?}");
     }
-    let mut case = Case::stable(with(Standing::Failing(Reason::PodNotReady)));
+    let mut case = Case::stable(with(Verdict::Failing(Reason::PodNotReady)));
     case.answer(Outcome::Verified(None));
     assert!(case.asked.is_empty() && matches!(case.group.phase(), Phase::BackingOff { .. }));
 }
@@ -40,53 +40,53 @@ fn without_evidence_against_it_a_holder_stays() {
 #[test]
 fn a_restart_during_the_read_counts_as_a_crash() {
     let ended = Reason::ContainerTerminated;
-    let mut case = Case::stable(with(Standing::Failing(ended)));
+    let mut case = Case::stable(with(Verdict::Failing(ended)));
     assert_eq!(case.effect(), Effect::Verify(pod("a")));
     // The read shows a running container, but a new one.
-    case.meanwhile(with(Standing::Failing(Reason::ContainerRestarted)));
+    case.meanwhile(with(Verdict::Failing(Reason::ContainerRestarted)));
     case.answer(Outcome::Verified(None));
     assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), ended));
     // The crash still counts if the new container is ready before the outcome of the read.
-    let mut case = Case::stable(with(Standing::Failing(ended)));
-    case.meanwhile(with(Standing::Failing(Reason::ContainerRestarted)));
+    let mut case = Case::stable(with(Verdict::Failing(ended)));
+    case.meanwhile(with(Verdict::Failing(Reason::ContainerRestarted)));
     case.meanwhile(settled());
     case.answer(Outcome::Verified(None));
     assert_eq!(case.grant().holder, pod("b"));
     // Without a successor, it stays.
-    let alone = |standing| {
-        let mut world = with(standing);
+    let alone = |verdict| {
+        let mut world = with(verdict);
         world.members.truncate(1);
         world
     };
-    let mut case = Case::stable(alone(Standing::Ended(Reason::PodDeleted)));
-    case.meanwhile(alone(Standing::Failing(Reason::ContainerRestarted)));
+    let mut case = Case::stable(alone(Verdict::Ended(Reason::PodDeleted)));
+    case.meanwhile(alone(Verdict::Failing(Reason::ContainerRestarted)));
     case.answer(Outcome::Verified(None));
     assert!(case.asked.is_empty() && matches!(case.group.phase(), Phase::BackingOff { .. }));
 }
 
 #[test]
 fn only_a_pod_with_fresh_evidence_becomes_the_successor() {
-    for standing in [Standing::Unproven, Standing::Silent, Standing::Failing(Reason::PodNotReady)] {
-        let mut world = with(Standing::Silent);
-        (world.members[1].standing, world.members[2].standing) = (standing, standing);
-        assert!(Case::stable(world).asked.is_empty(), "{standing:?}");
+    for verdict in [Verdict::Unknown, Verdict::Silent, Verdict::Failing(Reason::PodNotReady)] {
+        let mut world = with(Verdict::Silent);
+        (world.members[1].verdict, world.members[2].verdict) = (verdict, verdict);
+        assert!(Case::stable(world).asked.is_empty(), "{verdict:?}");
     }
 }
 
 #[test]
 fn the_successor_is_on_another_node_than_a_silent_holder_and_else_the_oldest() {
-    let mut world = with(Standing::Silent);
+    let mut world = with(Verdict::Silent);
     let node = world.members[0].node.clone();
     world.members[1].node = node;
     world.members[2].created = 9;
     assert_eq!(Case::stable(world.clone()).grant().holder, pod("c"));
-    world.members[0].standing = Standing::Failing(Reason::ProbeRefused);
+    world.members[0].verdict = Verdict::Failing(Reason::ProbeRefused);
     assert_eq!(Case::stable(world).grant().holder, pod("b"));
 }
 
 #[test]
 fn a_holder_that_ended_without_a_successor_frees_the_lock() {
-    let mut world = with(Standing::Ended(Reason::PodDeleted));
+    let mut world = with(Verdict::Ended(Reason::PodDeleted));
     world.members.truncate(1);
     let mut case = Case::stable(world);
     assert!(case.verified(Reason::PodDeleted));
@@ -98,7 +98,7 @@ fn a_holder_that_ended_without_a_successor_frees_the_lock() {
 
 #[test]
 fn a_release_whose_answer_was_lost_is_repeated_until_its_result_is_known() {
-    let mut world = with(Standing::Ended(Reason::PodDeleted));
+    let mut world = with(Verdict::Ended(Reason::PodDeleted));
     world.members.truncate(1);
     let mut case = Case::stable(world);
     assert!(case.verified(Reason::PodDeleted));
@@ -123,7 +123,7 @@ fn a_release_whose_answer_was_lost_is_repeated_until_its_result_is_known() {
 fn a_silent_holder_that_answers_again_before_it_loses_its_label_keeps_the_role() {
     // In a group of two, the next holder is the one before the last.
     for (declared, strip) in [(false, &[][..]), (true, &[]), (false, &["b"]), (true, &["b"])] {
-        let silent = World { declared: declaration(5, Some("a"), strip), ..with(Standing::Silent) };
+        let silent = World { declared: declaration(5, Some("a"), strip), ..with(Verdict::Silent) };
         let mut case = Case::stable(silent.clone());
         assert_eq!(case.grant().holder, pod("b"));
         let mut answer = Outcome::Granted { token: 6 };
@@ -162,7 +162,7 @@ fn a_silent_holder_that_answers_again_before_it_loses_its_label_keeps_the_role()
 
 #[test]
 fn a_silent_holder_that_answers_again_keeps_the_role_although_the_answer_to_the_declaration_was_lost() {
-    let mut case = Case::stable(with(Standing::Silent));
+    let mut case = Case::stable(with(Verdict::Silent));
     case.answer(Outcome::Granted { token: 6 });
     assert!(matches!(case.effect(), Effect::Declare { .. }));
     let (row, declared) = (case.group.row().clone(), case.group.declared().clone());
@@ -176,22 +176,22 @@ fn a_silent_holder_that_answers_again_keeps_the_role_although_the_answer_to_the_
 
 /// a is active with token 5. Then b and c were holders, one after the other, and neither was promoted. The row and the
 /// declaration are read.
-fn two_terms_in_vain(standing: Standing) -> Case {
+fn two_terms_in_vain(verdict: Verdict) -> Case {
     let (declared, mut granted) = own(declaration(7, Some("c"), &["a", "b"]), row(7, Some("c"), false));
     granted.pending = vec![pod("a"), pod("b"), pod("c")];
     granted.reason = Some(Reason::Silent);
-    Case::new(World { declared, ..with(standing) }, granted)
+    Case::new(World { declared, ..with(verdict) }, granted)
 }
 
 #[test]
 fn a_silent_holder_that_answers_again_keeps_the_role_although_two_others_were_granted_it() {
-    let case = two_terms_in_vain(Standing::Eligible);
+    let case = two_terms_in_vain(Verdict::Eligible);
     assert_eq!((case.grant().holder, case.grant().expected), (pod("a"), 7));
 }
 
 #[test]
 fn the_former_holder_of_an_unfinished_term_is_the_pod_that_was_active() {
-    let mut case = two_terms_in_vain(Standing::Silent);
+    let mut case = two_terms_in_vain(Verdict::Silent);
     assert_eq!(case.effect(), Effect::Strip { token: 7, pods: vec![known("a"), known("b")] });
     case.answer(Outcome::Stripped);
     assert_eq!(case.effect(), Effect::Recheck(pod("c")));

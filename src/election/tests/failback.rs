@@ -35,7 +35,7 @@ fn carry_out(case: &mut Case, token: i64, name: &str, world: World) {
 
 #[test]
 fn among_pods_that_fit_equally_well_the_one_with_the_highest_priority_follows() {
-    let mut world = with(Standing::Silent);
+    let mut world = with(Verdict::Silent);
     world.members[2].priority = 1;
     assert_eq!(Case::stable(world.clone()).grant().holder, pod("c"));
     // A pod of the newest revision is deleted later.
@@ -54,7 +54,7 @@ fn the_role_goes_back_to_a_preferred_pod_once_that_has_been_fit_for_the_delay() 
     assert!(case.asked.is_empty());
     case.now += DELAY / 2;
     let mut unfit = preferring_b(Some(DELAY));
-    unfit.members[1].standing = Standing::Unproven;
+    unfit.members[1].verdict = Verdict::Unknown;
     case.world(unfit);
     case.world(preferring_b(Some(DELAY)));
     assert_eq!(case.group.wake(), Some(case.now + DELAY), "the delay starts again");
@@ -78,7 +78,7 @@ fn the_role_stays_where_it_is_without_need() {
     stays(|world| world.policy.paused = true);
     stays(|world| world.members[0].priority = 10);
     stays(|world| world.members[1].leaving = true);
-    stays(|world| world.members[1].standing = Standing::Unproven);
+    stays(|world| world.members[1].verdict = Verdict::Unknown);
     // A rollout is about to delete it.
     stays(|world| {
         world.members[0].created = 9;
@@ -92,19 +92,19 @@ fn the_role_stays_where_it_is_without_need() {
 #[test]
 fn a_pod_that_failed_does_not_get_the_role_back_for_a_while() {
     // a is preferred and fails; b follows.
-    let world = |standing| {
-        let mut world = with(standing);
+    let world = |verdict| {
+        let mut world = with(verdict);
         world.members[0].priority = 10;
         World { policy: Policy { failback: Some(Duration::ZERO), ..Policy::default() }, ..world }
     };
-    let mut case = Case::stable(world(Standing::Failing(Reason::ProbeRefused)));
+    let mut case = Case::stable(world(Verdict::Failing(Reason::ProbeRefused)));
     assert_eq!(case.grant().holder, pod("b"));
     // It is well again at once.
-    carry_out(&mut case, 6, "b", world(Standing::Eligible));
+    carry_out(&mut case, 6, "b", world(Verdict::Eligible));
     assert_eq!(case.group.wake(), Some(NOW + Duration::from_mins(1)));
     // Another one is preferred to it, if b fails meanwhile.
-    let mut failing = active(world(Standing::Eligible), "b", &case);
-    failing.members[1].standing = Standing::Silent;
+    let mut failing = active(world(Verdict::Eligible), "b", &case);
+    failing.members[1].verdict = Verdict::Silent;
     let mut other = Case { group: case.group.clone(), now: case.now, asked: Vec::new(), tries: case.tries };
     other.world(failing);
     assert_eq!(other.grant().holder, pod("c"));
@@ -112,10 +112,10 @@ fn a_pod_that_failed_does_not_get_the_role_back_for_a_while() {
     case.now += Duration::from_mins(1);
     case.step(Event::Tick);
     assert_eq!((case.grant().holder, case.grant().reason), (pod("a"), Reason::Failback));
-    carry_out(&mut case, 7, "a", world(Standing::Eligible));
-    case.world(active(world(Standing::Silent), "a", &case));
+    carry_out(&mut case, 7, "a", world(Verdict::Eligible));
+    case.world(active(world(Verdict::Silent), "a", &case));
     assert_eq!(case.grant().holder, pod("b"));
-    carry_out(&mut case, 8, "b", world(Standing::Eligible));
+    carry_out(&mut case, 8, "b", world(Verdict::Eligible));
     case.now += Duration::from_mins(1);
     case.step(Event::Tick);
     assert_eq!((case.asked.len(), case.group.wake()), (0, Some(case.now + Duration::from_mins(1))));
@@ -123,12 +123,12 @@ fn a_pod_that_failed_does_not_get_the_role_back_for_a_while() {
 
 #[test]
 fn a_pod_that_failed_follows_if_no_other_can() {
-    let mut case = Case::stable(with(Standing::Silent));
+    let mut case = Case::stable(with(Verdict::Silent));
     assert_eq!(case.grant().holder, pod("b"));
     carry_out(&mut case, 6, "b", settled());
     let mut world = active(settled(), "b", &case);
-    world.members[1].standing = Standing::Silent;
-    world.members[2].standing = Standing::Unproven;
+    world.members[1].verdict = Verdict::Silent;
+    world.members[2].verdict = Verdict::Unknown;
     case.world(world);
     assert_eq!(case.grant().holder, pod("a"));
 }
@@ -142,18 +142,18 @@ fn a_pod_that_failed_lately_is_avoided_even_if_it_is_of_the_newest_revision() {
         }
         world
     };
-    let mut case = Case::stable(revisions(with(Standing::Silent)));
+    let mut case = Case::stable(revisions(with(Verdict::Silent)));
     assert_eq!(case.grant().holder, pod("b"));
     carry_out(&mut case, 6, "b", revisions(settled()));
     let mut world = active(revisions(settled()), "b", &case);
-    world.members[1].standing = Standing::Silent;
+    world.members[1].verdict = Verdict::Silent;
     case.world(world);
     assert_eq!(case.grant().holder, pod("c"));
 }
 
 #[test]
 fn a_change_is_noted_and_reported_although_its_confirmation_fails_at_first() {
-    let mut case = Case::stable(with(Standing::Failing(Reason::ProbeRefused)));
+    let mut case = Case::stable(with(Verdict::Failing(Reason::ProbeRefused)));
     case.answer(Outcome::Granted { token: 6 });
     for outcome in
         [Outcome::Declared, Outcome::Stripped, Outcome::Promoted, Outcome::Unknown, Outcome::Failed]
@@ -174,17 +174,17 @@ fn a_change_is_noted_and_reported_although_its_confirmation_fails_at_first() {
 fn every_failure_of_an_active_pod_counts() {
     let failures =
         [Reason::ContainerTerminated, Reason::ContainerRestarted, Reason::PodNotReady, Reason::ProbeRefused];
-    for standing in failures.map(Standing::Failing).into_iter().chain([Standing::Silent]) {
-        let mut case = Case::stable(with(standing));
-        if let Standing::Failing(reason) = standing {
+    for verdict in failures.map(Verdict::Failing).into_iter().chain([Verdict::Silent]) {
+        let mut case = Case::stable(with(verdict));
+        if let Verdict::Failing(reason) = verdict {
             case.verified(reason);
         }
         assert_eq!(case.grant().holder, pod("b"));
         carry_out(&mut case, 6, "b", settled());
         let mut world = active(settled(), "b", &case);
-        world.members[1].standing = Standing::Silent;
+        world.members[1].verdict = Verdict::Silent;
         case.world(world);
-        assert_eq!(case.grant().holder, pod("c"), "{standing:?}");
+        assert_eq!(case.grant().holder, pod("c"), "{verdict:?}");
     }
 }
 
@@ -274,7 +274,7 @@ fn a_failure_counts_for_a_replica_that_becomes_the_owner_after_it() {
 
 #[test]
 fn a_pod_that_failed_often_may_follow_one_on_a_cordoned_node_after_a_minute() {
-    let mut case = Case::stable(with(Standing::Silent));
+    let mut case = Case::stable(with(Verdict::Silent));
     case.group.lapses.set_time(NOW);
     for _ in 0..3 {
         case.group.lapses.add("uid-c");

@@ -7,8 +7,8 @@ fn overtaken(declared: &str) -> Case {
     let mut world = settled();
     world.declared = declaration(6, Some(declared), &["a"]);
     world.members[0].role = Role::Standby;
-    world.members[1].standing = Standing::Silent;
-    world.members[0].standing = Standing::Unproven;
+    world.members[1].verdict = Verdict::Silent;
+    world.members[0].verdict = Verdict::Unknown;
     Case::new(world, row(6, Some("b"), false))
 }
 
@@ -27,7 +27,7 @@ fn the_holder_of_a_term_that_was_not_confirmed_is_fenced_off_before_the_next_is_
     for (role, active) in [(Role::Active, true), (Role::Standby, false)] {
         let mut case = overtaken("b");
         let mut world = case.group.world().clone();
-        world.members[1].standing = Standing::Unproven;
+        world.members[1].verdict = Verdict::Unknown;
         case.meanwhile(world.clone());
         case.answer(Outcome::Granted { token: 7 });
         assert_eq!(case.effect(), Effect::Stamp { token: 6, pods: vec![known("b")] });
@@ -41,7 +41,7 @@ fn the_holder_of_a_term_that_was_not_confirmed_is_fenced_off_before_the_next_is_
         } else {
             assert!(matches!(case.effect(), Effect::Declare { next, .. } if next.token == 7));
         }
-        world.members[1] = member("b", role, Standing::Silent);
+        world.members[1] = member("b", role, Verdict::Silent);
         failed.meanwhile(world);
         failed.answer(Outcome::Stamped(Vec::new()));
         assert_eq!(failed.effect(), fence);
@@ -83,7 +83,7 @@ fn a_term_of_another_database_with_the_same_token_is_fenced_off() {
     world.declared = declaration(5, Some("b"), &[]);
     world.members.iter_mut().for_each(|member| member.role = Role::Standby);
     world.members[1].stamp = None;
-    world.members[1].standing = Standing::Unproven;
+    world.members[1].verdict = Verdict::Unknown;
     let mut case = Case::new(world, row(5, None, true));
     assert_eq!(case.grant().holder, pod("a"));
     case.answer(Outcome::Granted { token: 6 });

@@ -8,18 +8,18 @@ fn the_lock_delay_waits_after_an_unclean_end_only() {
         world.policy.lock_delay = Duration::from_secs(3);
         Case::stable(world)
     };
-    let mut case = delayed(with(Standing::Silent));
+    let mut case = delayed(with(Verdict::Silent));
     assert!(case.asked.is_empty());
     assert_eq!(case.group.wake(), Some(NOW + Duration::from_secs(3)));
     case.now += Duration::from_secs(3);
     case.step(Event::Tick);
     assert_eq!(case.grant().reason, Reason::Silent);
-    assert_eq!(delayed(with(Standing::Ended(Reason::PodDeleted))).grant().reason, Reason::PodDeleted);
+    assert_eq!(delayed(with(Verdict::Ended(Reason::PodDeleted))).grant().reason, Reason::PodDeleted);
 }
 
 #[test]
 fn the_lock_delay_of_a_new_holder_begins_with_its_own_failure() {
-    let mut world = with(Standing::Silent);
+    let mut world = with(Verdict::Silent);
     world.policy.lock_delay = Duration::from_secs(3);
     let mut case = Case::stable(world.clone());
     case.now += Duration::from_secs(3);
@@ -32,7 +32,7 @@ fn the_lock_delay_of_a_new_holder_begins_with_its_own_failure() {
     let declared = case.group.declared().clone();
     (world.members[0].role, world.members[1].role) = (Role::Standby, Role::Active);
     world.members.iter_mut().for_each(|member| member.stamp = Some(6));
-    (world.members[1].standing, world.declared) = (Standing::Silent, declared);
+    (world.members[1].verdict, world.declared) = (Verdict::Silent, declared);
     case.meanwhile(world);
     case.answer(Outcome::Failed);
     case.now = case.group.wake().expect("it confirms again");
@@ -44,7 +44,7 @@ fn the_lock_delay_of_a_new_holder_begins_with_its_own_failure() {
 
 #[test]
 fn the_lock_delay_of_a_holder_that_another_replica_chose_begins_with_its_own_failure() {
-    let mut world = with(Standing::Silent);
+    let mut world = with(Verdict::Silent);
     world.policy.lock_delay = Duration::from_secs(3);
     let mut case = Case::stable(world.clone());
     case.now += Duration::from_secs(3);
@@ -53,7 +53,7 @@ fn the_lock_delay_of_a_holder_that_another_replica_chose_begins_with_its_own_fai
     case.answer(Outcome::Rejected(Rejection::Outdated));
     (world.members[0].role, world.members[2].role) = (Role::Standby, Role::Active);
     world.members.iter_mut().for_each(|member| member.stamp = Some(6));
-    world.members[2].standing = Standing::Silent;
+    world.members[2].verdict = Verdict::Silent;
     world.declared = declaration(6, Some("c"), &[]);
     case.world(world.clone());
     case.now = case.group.wake().expect("it reads again");
@@ -65,10 +65,10 @@ fn the_lock_delay_of_a_holder_that_another_replica_chose_begins_with_its_own_fai
 
 #[test]
 fn a_pause_stops_decisions_and_not_a_change_under_way() {
-    let mut world = with(Standing::Silent);
+    let mut world = with(Verdict::Silent);
     world.policy.paused = true;
     assert!(Case::stable(world.clone()).asked.is_empty());
-    let mut case = Case::stable(with(Standing::Silent));
+    let mut case = Case::stable(with(Verdict::Silent));
     case.meanwhile(world.clone());
     case.answer(Outcome::Granted { token: 6 });
     assert!(matches!(case.effect(), Effect::Declare { .. }));
@@ -82,9 +82,9 @@ fn a_pause_stops_decisions_and_not_a_change_under_way() {
 fn a_crash_that_a_read_cannot_refute_waits_for_the_pause_and_for_the_delay_as_any_other() {
     // It crashed while it was read, which would be sufficient alone.
     let waits = |policy: &dyn Fn(&mut Policy)| {
-        let mut case = Case::stable(with(Standing::Failing(Reason::ContainerTerminated)));
+        let mut case = Case::stable(with(Verdict::Failing(Reason::ContainerTerminated)));
         assert_eq!(case.effect(), Effect::Verify(pod("a")));
-        let mut world = with(Standing::Failing(Reason::ContainerRestarted));
+        let mut world = with(Verdict::Failing(Reason::ContainerRestarted));
         policy(&mut world.policy);
         case.meanwhile(world);
         case.answer(Outcome::Verified(None));
@@ -98,12 +98,12 @@ fn a_crash_that_a_read_cannot_refute_waits_for_the_pause_and_for_the_delay_as_an
 #[test]
 fn a_pause_that_comes_while_the_holder_is_read_holds_until_it_is_lifted() {
     for reason in [Reason::PodNotReady, Reason::PodFinished] {
-        let standing = match reason {
-            Reason::PodFinished => Standing::Ended(reason),
-            reason => Standing::Failing(reason),
+        let verdict = match reason {
+            Reason::PodFinished => Verdict::Ended(reason),
+            reason => Verdict::Failing(reason),
         };
         for alone in [false, true] {
-            let mut world = with(standing);
+            let mut world = with(verdict);
             let mut case = Case::stable(world.clone());
             if alone {
                 world.members.truncate(1);
@@ -121,7 +121,7 @@ fn a_pause_that_comes_while_the_holder_is_read_holds_until_it_is_lifted() {
         }
     }
     // An unfinished term is already in the middle of a change.
-    let mut world = with(Standing::Failing(Reason::PodNotReady));
+    let mut world = with(Verdict::Failing(Reason::PodNotReady));
     world.policy.paused = true;
     let mut case = Case::new(world, row(6, Some("a"), false));
     assert!(case.verified(Reason::PodNotReady));
@@ -131,10 +131,10 @@ fn a_pause_that_comes_while_the_holder_is_read_holds_until_it_is_lifted() {
 #[test]
 fn the_delay_is_skipped_only_if_the_read_shows_an_end_too() {
     let delay = Duration::from_secs(3);
-    let mut ended = with(Standing::Ended(Reason::DisruptionTarget));
+    let mut ended = with(Verdict::Ended(Reason::DisruptionTarget));
     ended.policy.lock_delay = delay;
     let mut unwell = ended.clone();
-    unwell.members[0].standing = Standing::Failing(Reason::PodNotReady);
+    unwell.members[0].verdict = Verdict::Failing(Reason::PodNotReady);
     for after in [&ended, &unwell] {
         let mut case = Case::stable(ended.clone());
         assert_eq!(case.effect(), Effect::Verify(pod("a")));
@@ -172,18 +172,18 @@ fn a_holder_that_recovers_under_an_obstacle_has_the_whole_lock_delay_the_next_ti
         world.obstacle = obstacle.then_some(Reason::SelectedByOtherGroup);
         world
     };
-    let mut case = Case::stable(obstructed(with(Standing::Silent), false));
+    let mut case = Case::stable(obstructed(with(Verdict::Silent), false));
     assert_eq!(case.group.wake(), Some(NOW + Duration::from_secs(3)));
     case.world(obstructed(settled(), true));
     case.now += Duration::from_secs(10);
-    case.world(obstructed(with(Standing::Silent), false));
+    case.world(obstructed(with(Verdict::Silent), false));
     assert!(case.asked.is_empty());
     assert_eq!(case.group.wake(), Some(NOW + Duration::from_secs(13)));
 }
 
 #[test]
 fn an_obstacle_prevents_every_promotion() {
-    let mut world = with(Standing::Silent);
+    let mut world = with(Verdict::Silent);
     world.obstacle = Some(Reason::SelectedByOtherGroup);
     assert!(Case::stable(world).asked.is_empty());
 }
@@ -191,7 +191,7 @@ fn an_obstacle_prevents_every_promotion() {
 #[test]
 fn an_obstacle_suspends_a_verification_and_an_unfinished_term() {
     let obstacle = Some(Reason::SelectedByOtherGroup);
-    let mut world = with(Standing::Failing(Reason::PodNotReady));
+    let mut world = with(Verdict::Failing(Reason::PodNotReady));
     let mut case = Case::stable(world.clone());
     world.obstacle = obstacle;
     case.meanwhile(world.clone());
@@ -204,9 +204,9 @@ fn an_obstacle_suspends_a_verification_and_an_unfinished_term() {
     // A replica that is gone has granted, and perhaps declared, the term: no pod is promoted, whether the holder is
     // healthy or not.
     for declared in [5, 6] {
-        for standing in [Standing::Eligible, Standing::Failing(Reason::PodNotReady), Standing::Silent] {
+        for verdict in [Verdict::Eligible, Verdict::Failing(Reason::PodNotReady), Verdict::Silent] {
             let mut world = settled();
-            world.members[1].standing = standing;
+            world.members[1].verdict = verdict;
             if declared == 6 {
                 world.declared = declaration(6, Some("b"), &["a"]);
             }
@@ -234,11 +234,11 @@ fn an_obstacle_suspends_a_verification_and_an_unfinished_term() {
 fn a_pod_that_another_group_selects_too_is_not_promoted_and_its_own_group_goes_on_with_the_others() {
     let contested = |pods: &[usize], mut world: World| {
         for pod in pods {
-            world.members[*pod].standing = Standing::Contested;
+            world.members[*pod].verdict = Verdict::Contested;
         }
         world
     };
-    let silent = || with(Standing::Silent);
+    let silent = || with(Verdict::Silent);
     assert_eq!(Case::stable(silent()).grant().holder, pod("b"));
     assert_eq!(Case::stable(contested(&[1], silent())).grant().holder, pod("c"));
     assert!(Case::stable(contested(&[1, 2], silent())).asked.is_empty());
@@ -273,8 +273,8 @@ fn a_pod_that_another_group_selects_too_is_not_promoted_and_its_own_group_goes_o
 #[test]
 fn a_group_lacks_a_candidate_only_while_a_pod_could_become_active() {
     let lonely = |change: &dyn Fn(&mut World)| {
-        let mut world = with(Standing::Failing(Reason::PodNotReady));
-        world.members.iter_mut().skip(1).for_each(|member| member.standing = Standing::Unproven);
+        let mut world = with(Verdict::Failing(Reason::PodNotReady));
+        world.members.iter_mut().skip(1).for_each(|member| member.verdict = Verdict::Unknown);
         change(&mut world);
         Case::stable(world)
     };
@@ -282,16 +282,16 @@ fn a_group_lacks_a_candidate_only_while_a_pod_could_become_active() {
     assert!(lacks(&lonely(&|_| {})));
     assert!(!lacks(&lonely(&|world| world.policy.paused = true)));
     assert!(!lacks(&lonely(&|world| world.obstacle = Some(Reason::InvalidSpec))));
-    assert!(!lacks(&lonely(&|world| world.members[1].standing = Standing::Eligible)));
-    assert!(!lacks(&lonely(&|world| world.members[0].standing = Standing::Unproven)), "it may work");
+    assert!(!lacks(&lonely(&|world| world.members[1].verdict = Verdict::Eligible)));
+    assert!(!lacks(&lonely(&|world| world.members[0].verdict = Verdict::Unknown)), "it may work");
     let mut delayed = lonely(&|world| world.policy.lock_delay = Duration::from_secs(30));
     assert!(!lacks(&delayed));
     delayed.now += Duration::from_secs(30);
     assert!(lacks(&delayed));
-    let ended = Standing::Ended(Reason::PodDeleted);
+    let ended = Verdict::Ended(Reason::PodDeleted);
     let ended = lonely(&|world| {
         world.policy.lock_delay = Duration::from_secs(30);
-        world.members[0].standing = ended;
+        world.members[0].verdict = ended;
     });
     assert!(lacks(&ended) || ended.group.busy());
 }

@@ -4,11 +4,11 @@ use super::*;
 
 #[test]
 fn strays_are_stripped_before_anything_else() {
-    let mut world = with(Standing::Silent);
+    let mut world = with(Verdict::Silent);
     world.members[2].role = Role::Active;
     let mut case = Case::stable(world);
     assert_eq!(case.effect(), Effect::Strip { token: 5, pods: vec![known("c")] });
-    case.meanwhile(with(Standing::Silent));
+    case.meanwhile(with(Verdict::Silent));
     case.answer(Outcome::Stripped);
     assert_eq!(case.grant().holder, pod("b"));
 }
@@ -41,11 +41,11 @@ fn a_lost_label_is_put_back_after_a_second_look_and_under_a_new_term() {
         assert!(case.asked.is_empty() && matches!(case.group.phase(), Phase::BackingOff { .. }));
     }
     // Without evidence no pod is promoted, and this is not tried repeatedly.
-    let mut world = with(Standing::Unproven);
+    let mut world = with(Verdict::Unknown);
     world.members[0].role = Role::None;
     let mut case = Case::stable(world.clone());
     assert!(case.asked.is_empty());
-    world.members[0].standing = Standing::Eligible;
+    world.members[0].verdict = Verdict::Eligible;
     case.group.pacing.relabels = NOW + Duration::from_secs(1);
     case.world(world);
     assert_eq!((case.asked.len(), case.group.wake()), (0, Some(NOW + Duration::from_secs(1))));
@@ -148,7 +148,7 @@ fn unstamped_standbys_are_stamped_in_the_background() {
     assert!(case.asked.is_empty(), "not again at once");
     assert_eq!(case.group.wake(), Some(NOW + Duration::from_secs(1)));
     // It delays nothing.
-    world.members[0].standing = Standing::Silent;
+    world.members[0].verdict = Verdict::Silent;
     case.world(world);
     assert_eq!(case.grant().holder, pod("b"));
 }
@@ -157,7 +157,7 @@ fn unstamped_standbys_are_stamped_in_the_background() {
 fn a_write_is_bound_to_the_version_of_the_watch_unless_only_a_read_can_tell_whether_it_is_needed() {
     use Role::{Active, None as Bare, Standby};
     let member = |role, stamp, ours| {
-        let member = member("a", role, Standing::Eligible);
+        let member = member("a", role, Verdict::Eligible);
         Member { stamp, stamped_by_us: ours, ..member }
     };
     // Role and stamp as the watch shows them; bound for a strip under token 5, a stamp under token 5, a deletion.

@@ -24,7 +24,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::*;
-use crate::api::{Declaration, OnDelete, PodAt, PodRef, Reason, Role};
+use crate::api::{Declaration, OnDelete, PodAt, PodRef, Reason, Role, Verdict};
 
 const NOW: Duration = Duration::from_secs(1_000);
 const GRANT: Uuid = Uuid::from_u128(7);
@@ -43,8 +43,8 @@ fn unknown(name: &str) -> PodAt {
     pod(name).into()
 }
 
-fn member(name: &str, role: Role, standing: Standing) -> Member {
-    Member { role, standing, ..Member::standby(name, 5) }
+fn member(name: &str, role: Role, verdict: Verdict) -> Member {
+    Member { role, verdict, ..Member::standby(name, 5) }
 }
 
 fn declaration(token: i64, holder: Option<&str>, strip: &[&str]) -> Declaration {
@@ -78,18 +78,18 @@ fn own(mut declared: Declaration, mut row: Row) -> (Declaration, Row) {
 fn settled() -> World {
     World {
         members: vec![
-            member("a", Role::Active, Standing::Eligible),
-            member("b", Role::Standby, Standing::Eligible),
-            member("c", Role::Standby, Standing::Eligible),
+            member("a", Role::Active, Verdict::Eligible),
+            member("b", Role::Standby, Verdict::Eligible),
+            member("c", Role::Standby, Verdict::Eligible),
         ],
         declared: declaration(5, Some("a"), &[]),
         ..World::default()
     }
 }
 
-fn with(standing: Standing) -> World {
+fn with(verdict: Verdict) -> World {
     let mut world = settled();
-    world.members[0].standing = standing;
+    world.members[0].verdict = verdict;
     world
 }
 

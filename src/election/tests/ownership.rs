@@ -13,7 +13,7 @@ fn an_owner_reads_nothing_if_the_claimed_row_and_the_watch_agree() {
     let adopted = adopt(settled(), row(5, Some("a"), true));
     assert_eq!((adopted.asked.len(), adopted.group.phase()), (0, &Phase::Stable));
     // A lost active is replaced at once.
-    assert_eq!(adopt(with(Standing::Silent), row(5, Some("a"), true)).grant().holder, pod("b"));
+    assert_eq!(adopt(with(Verdict::Silent), row(5, Some("a"), true)).grant().holder, pod("b"));
     // A term that is not finished, a watch that lags, and a row that lost commits.
     let other_grant = Row { grant: Some(Uuid::from_u128(8)), ..row(5, Some("a"), true) };
     for row in [row(5, Some("a"), false), row(6, Some("b"), true), row(4, Some("a"), true), other_grant] {
@@ -24,15 +24,15 @@ fn an_owner_reads_nothing_if_the_claimed_row_and_the_watch_agree() {
 #[test]
 fn without_ownership_nothing_is_done() {
     let mut case =
-        Case { group: Group::new(with(Standing::Silent)), now: NOW, asked: Vec::new(), tries: false };
+        Case { group: Group::new(with(Verdict::Silent)), now: NOW, asked: Vec::new(), tries: false };
     case.step(Event::Tick);
     assert!(case.asked.is_empty());
-    let mut case = Case::stable(with(Standing::Silent));
+    let mut case = Case::stable(with(Verdict::Silent));
     let late = case.asked[0].0;
     case.step(Event::Disowned);
-    case.step(Event::Outcome(late, Outcome::Granted { token: 6 }, with(Standing::Silent)));
+    case.step(Event::Outcome(late, Outcome::Granted { token: 6 }, with(Verdict::Silent)));
     assert!(case.asked.is_empty() && !case.group.is_at_work());
-    let mut case = Case::stable(with(Standing::Silent));
+    let mut case = Case::stable(with(Verdict::Silent));
     case.answer(Outcome::Rejected(Rejection::NotOwner));
     assert!(case.asked.is_empty() && !case.group.is_at_work());
 }
@@ -41,8 +41,8 @@ fn without_ownership_nothing_is_done() {
 fn an_outcome_for_an_earlier_election_of_the_same_group_is_ignored() {
     let adopted = |seed| {
         let mut case =
-            Case { group: Group::new(with(Standing::Silent)), now: NOW, asked: Vec::new(), tries: false };
-        let (row, world) = (Some(row(5, Some("a"), true)), with(Standing::Silent));
+            Case { group: Group::new(with(Verdict::Silent)), now: NOW, asked: Vec::new(), tries: false };
+        let (row, world) = (Some(row(5, Some("a"), true)), with(Verdict::Silent));
         case.step(Event::Owned { seed: Uuid::from_u128(seed), row, world });
         assert!(matches!(case.effect(), Effect::Grant(_)));
         case
@@ -50,7 +50,7 @@ fn an_outcome_for_an_earlier_election_of_the_same_group_is_ignored() {
     let (ticket, _) = adopted(1_000).asked[0];
     // The group disappeared from the cache and came back, and so a new election began.
     let mut after = adopted(2_000);
-    after.step(Event::Outcome(ticket, Outcome::Granted { token: 6 }, with(Standing::Silent)));
+    after.step(Event::Outcome(ticket, Outcome::Granted { token: 6 }, with(Verdict::Silent)));
     assert!(matches!(after.group.phase(), Phase::Granting { .. }), "{:?}", after.group.phase());
 }
 
@@ -73,7 +73,7 @@ fn a_doubt_triggers_a_read_at_once_or_after_the_change() {
     let mut case = Case::stable(settled());
     case.step(Event::Doubt);
     assert_eq!(case.effect(), Effect::Read);
-    let mut case = Case::stable(with(Standing::Silent));
+    let mut case = Case::stable(with(Verdict::Silent));
     let waiting = case.asked.clone();
     case.step(Event::Doubt);
     assert!(case.asked.is_empty());

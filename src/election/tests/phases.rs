@@ -6,10 +6,7 @@ use super::{
     situations::{Past, lost_commits, outcomes, retirements, settled_terms, unfinished_terms, worlds},
     *,
 };
-
-/// A way from one phase to another: what ends the phase, and the phase that follows.
-type Way = (String, String);
-type Ways = BTreeMap<String, BTreeSet<Way>>;
+use crate::phase_table::{Way, Ways, documented};
 
 /// What an enum's variant is called.
 fn name_of(value: &impl std::fmt::Debug) -> String {
@@ -85,25 +82,6 @@ fn drop_what_holds_for_all(ways: &mut BTreeSet<Way>) {
     *ways = ways.iter().filter(|way| !usual(way)).cloned().collect();
 }
 
-/// The ways in the table of the module's documentation.
-fn documented() -> Ways {
-    let words =
-        |text: &str| -> Vec<String> { text.split('`').skip(1).step_by(2).map(str::to_owned).collect() };
-    let rows = include_str!("../mod.rs").lines().filter_map(|line| line.strip_prefix("//! | `"));
-    let rows = rows.map(|row| {
-        let cells: Vec<&str> = row.split('|').collect();
-        let mut ways = BTreeSet::new();
-        for way in cells[2].split(';').filter(|way| way.contains('`')) {
-            let (causes, phases) = way.split_once('→').expect("an arrow");
-            for cause in words(causes) {
-                ways.extend(words(phases).into_iter().map(|phase| (cause.clone(), phase)));
-            }
-        }
-        (cells[0].trim().trim_end_matches('`').to_owned(), ways)
-    });
-    rows.collect()
-}
-
 /// The ways as the table writes them.
 fn written(ways: &BTreeSet<Way>) -> String {
     let mut by_cause: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -116,7 +94,7 @@ fn written(ways: &BTreeSet<Way>) -> String {
 
 #[test]
 fn the_table_of_phases_says_what_the_machine_does() {
-    let (documented, possible) = (documented(), possible());
+    let (documented, possible) = (documented(include_str!("../mod.rs")), possible());
     let differing = possible.iter().filter(|(phase, ways)| documented.get(*phase) != Some(ways));
     let differing: Vec<_> = differing.map(|(phase, ways)| format!("{phase}: {}", written(ways))).collect();
     assert!(differing.is_empty(), "these are possible:\n{}", differing.join("\n"));

@@ -30,26 +30,26 @@ fn a_plan_is_what_the_group_would_do() {
     let held = || row(5, Some("a"), true);
     let change = ["grant", "declare", "strip", "promote", "confirm"];
     assert_eq!(planned(&settled(), held()), (vec![], None, Rest::HolderWorks));
-    let unproven = with(Standing::Unproven);
+    let unproven = with(Verdict::Unknown);
     assert_eq!(planned(&unproven, held()), (vec![], None, Rest::HolderUnproven));
 
-    let (steps, to, rest) = planned(&with(Standing::Silent), held());
+    let (steps, to, rest) = planned(&with(Verdict::Silent), held());
     assert_eq!((&steps[..5], to.as_deref(), rest), (&change[..], Some("b"), Rest::HolderWorks));
-    let (steps, to, _) = planned(&with(Standing::Ended(Reason::PodFinished)), held());
+    let (steps, to, _) = planned(&with(Verdict::Ended(Reason::PodFinished)), held());
     assert_eq!((steps[0], &steps[1..6], to.as_deref()), ("verify", &change[..], Some("b")));
 
-    let mut alone = with(Standing::Silent);
+    let mut alone = with(Verdict::Silent);
     alone.members.truncate(1);
     let against = Some(Reason::Silent);
     assert_eq!(planned(&alone, held()), (vec![], None, Rest::NoCandidate { against }));
-    let mut paused = with(Standing::Silent);
+    let mut paused = with(Verdict::Silent);
     paused.policy.paused = true;
     assert_eq!(planned(&paused, held()), (vec![], None, Rest::Paused { against }));
-    let mut delayed = with(Standing::Silent);
+    let mut delayed = with(Verdict::Silent);
     delayed.policy.lock_delay = Duration::from_secs(9);
     let rest = Rest::Waiting { remaining: Duration::from_secs(9) };
     assert_eq!(planned(&delayed, held()), (vec![], None, rest));
-    let mut blocked = with(Standing::Silent);
+    let mut blocked = with(Verdict::Silent);
     blocked.obstacle = Some(Reason::InvalidSpec);
     assert_eq!(planned(&blocked, held()), (vec![], None, Rest::Blocked(Reason::InvalidSpec)));
     let mut deleting = settled();
@@ -60,7 +60,7 @@ fn a_plan_is_what_the_group_would_do() {
 
 #[test]
 fn a_plan_finishes_what_was_begun() {
-    let mut world = with(Standing::Silent);
+    let mut world = with(Verdict::Silent);
     world.declared = declaration(6, Some("b"), &["a"]);
     let (steps, to, rest) = planned(&world, row(6, Some("b"), false));
     let expected = ["grant", "stamp", "declare", "strip", "promote", "confirm"];

@@ -157,7 +157,7 @@ fn a_planned_change_waits_if_the_label_cannot_be_taken_off_the_holder() {
         assert_eq!(over.group.refused().count(), 0, "no change needs it any more");
         // A failover does not depend on a dry run.
         let mut failed = world;
-        failed.members[0].standing = Standing::Silent;
+        failed.members[0].verdict = Verdict::Silent;
         case.world(failed);
         assert_eq!(case.grant().reason, Reason::Silent);
     }
@@ -185,7 +185,7 @@ fn a_failover_does_not_wait_for_the_dry_run_of_a_planned_change() {
         assert_eq!(case.effect(), dry_run("b"));
         let late = case.asked[0].0;
         let mut failed = world.clone();
-        failed.members[0].standing = Standing::Silent;
+        failed.members[0].verdict = Verdict::Silent;
         case.world(failed);
         assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), Reason::Silent));
         case.group.step(Event::Outcome(late, refused(), case.group.world().clone()), case.now);
@@ -200,7 +200,7 @@ fn a_failover_does_not_wait_for_the_dry_run_of_a_planned_change() {
         }
         assert!(case.asked.is_empty(), "each candidate is tried once");
         let mut failed = case.group.world().clone();
-        failed.members[0].standing = Standing::Silent;
+        failed.members[0].verdict = Verdict::Silent;
         case.world(failed);
         assert_eq!(case.grant().reason, Reason::Silent);
     }
@@ -227,7 +227,7 @@ fn a_planned_change_whose_promotion_is_refused_after_all_goes_to_another_pod_or_
     assert_eq!(case.grant().holder, pod("a"), "the former one works");
     let mut case = to_the_promotion();
     let mut world = case.group.world().clone();
-    world.members[0].standing = Standing::Unproven;
+    world.members[0].verdict = Verdict::Unknown;
     case.meanwhile(world);
     case.answer(refused());
     assert_eq!(case.grant().holder, pod("c"));

@@ -18,14 +18,14 @@ pub(super) fn to_the_promotion(case: &mut Case) {
 
 /// The group of [`settled`] after `a` became silent and was stripped.
 pub(super) fn stripped() -> World {
-    let mut world = with(Standing::Silent);
+    let mut world = with(Verdict::Silent);
     (world.members[0].role, world.members[0].stamp) = (Role::Standby, Some(6));
     world
 }
 
 #[test]
 fn a_refused_promotion_passes_over_to_the_next_candidate_at_once() {
-    let mut case = Case::stable(with(Standing::Silent));
+    let mut case = Case::stable(with(Verdict::Silent));
     to_the_promotion(&mut case);
     case.meanwhile(stripped());
     case.answer(refused());
@@ -38,7 +38,7 @@ fn a_refused_promotion_passes_over_to_the_next_candidate_at_once() {
 
 #[test]
 fn a_refused_candidate_is_tried_again_soon_by_a_dry_run_while_no_pod_is_active() {
-    let mut world = with(Standing::Silent);
+    let mut world = with(Verdict::Silent);
     world.members.truncate(2);
     let mut case = Case::stable(world);
     to_the_promotion(&mut case);
@@ -67,7 +67,7 @@ fn a_refused_candidate_is_tried_again_soon_by_a_dry_run_while_no_pod_is_active()
 
 #[test]
 fn the_pauses_after_refusals_grow_while_a_pod_is_active() {
-    let (mut refusals, b) = (Refusals::default(), member("b", Role::Standby, Standing::Eligible));
+    let (mut refusals, b) = (Refusals::default(), member("b", Role::Standby, Verdict::Eligible));
     let mut now = Duration::ZERO;
     for pause in [5, 10, 20, 40, 60, 60].map(Duration::from_secs) {
         refusals.set_time(now);
@@ -89,13 +89,13 @@ fn the_pauses_after_refusals_grow_while_a_pod_is_active() {
 
 #[test]
 fn a_former_active_pod_that_works_again_is_preferred_to_none() {
-    let mut world = with(Standing::Silent);
+    let mut world = with(Verdict::Silent);
     world.members.truncate(2);
     let mut case = Case::stable(world);
     to_the_promotion(&mut case);
     let mut again = stripped();
     again.members.truncate(2);
-    again.members[0].standing = Standing::Eligible;
+    again.members[0].verdict = Verdict::Eligible;
     case.meanwhile(again);
     case.answer(refused());
     assert_eq!((case.grant().holder, case.grant().expected), (pod("a"), 6));
@@ -103,7 +103,7 @@ fn a_former_active_pod_that_works_again_is_preferred_to_none() {
 
 #[test]
 fn nobody_loses_the_label_for_a_pod_that_was_never_stamped_before_a_dry_run_succeeds() {
-    let mut world = with(Standing::Failing(Reason::ProbeRefused));
+    let mut world = with(Verdict::Failing(Reason::ProbeRefused));
     for member in &mut world.members[1..] {
         (member.role, member.stamp, member.stamped_by_us) = (Role::None, None, false);
     }
@@ -134,7 +134,7 @@ fn nobody_loses_the_label_for_a_pod_that_was_never_stamped_before_a_dry_run_succ
 
 #[test]
 fn a_holder_that_recovers_while_a_dry_run_has_no_answer_keeps_the_role() {
-    let mut world = with(Standing::Silent);
+    let mut world = with(Verdict::Silent);
     let preferred = &mut world.members[1];
     (preferred.priority, preferred.stamp, preferred.stamped_by_us) = (1, None, false);
     for recovers in [true, false] {
@@ -142,7 +142,7 @@ fn a_holder_that_recovers_while_a_dry_run_has_no_answer_keeps_the_role() {
         assert_eq!(case.effect(), Effect::Try { token: 6, pod: pod("b"), from: None });
         let mut now = world.clone();
         if recovers {
-            now.members[0].standing = Standing::Eligible;
+            now.members[0].verdict = Verdict::Eligible;
         }
         case.meanwhile(now);
         case.answer(Outcome::Failed);
@@ -157,7 +157,7 @@ fn a_holder_that_recovers_while_a_dry_run_has_no_answer_keeps_the_role() {
 
 #[test]
 fn a_pause_holds_a_change_that_was_only_tried() {
-    let mut world = with(Standing::Silent);
+    let mut world = with(Verdict::Silent);
     for member in &mut world.members[1..] {
         (member.stamp, member.stamped_by_us) = (None, false);
     }
@@ -198,8 +198,8 @@ fn a_label_that_cannot_be_put_back_goes_to_another_pod() {
     assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), Reason::LabelLost));
     // The stamp is gone as well, so a dry run comes first, and no other pod is eligible at that moment.
     (world.members[0].stamp, world.members[0].stamped_by_us) = (None, false);
-    world.members[1].standing = Standing::Unproven;
-    world.members[2].standing = Standing::Unproven;
+    world.members[1].verdict = Verdict::Unknown;
+    world.members[2].verdict = Verdict::Unknown;
     let mut case = Case::stable(world.clone());
     case.answer(Outcome::Verified(None));
     case.answer(Outcome::Granted { token: 6 });
@@ -276,7 +276,7 @@ fn a_term_under_which_nothing_was_promoted_needs_neither_fence_nor_strip() {
     in_doubt.step(Event::Tick);
     let (declared, row) = (in_doubt.group.declared().clone(), in_doubt.group.row().clone());
     let mut world = in_doubt.group.world().clone();
-    (world.members[0].standing, world.declared) = (Standing::Silent, declared.clone());
+    (world.members[0].verdict, world.declared) = (Verdict::Silent, declared.clone());
     in_doubt.meanwhile(world);
     in_doubt.answer(Outcome::Read { row: Some(row), declared: Some(declared) });
     assert_eq!(in_doubt.grant().holder, pod("b"));
@@ -286,7 +286,7 @@ fn a_term_under_which_nothing_was_promoted_needs_neither_fence_nor_strip() {
 
 #[test]
 fn a_standby_that_was_refused_counts_again_once_a_dry_run_is_accepted() {
-    let mut case = Case::stable(with(Standing::Silent));
+    let mut case = Case::stable(with(Verdict::Silent));
     to_the_promotion(&mut case);
     case.meanwhile(stripped());
     case.answer(refused());

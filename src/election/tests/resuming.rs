@@ -6,7 +6,7 @@ use super::*;
 fn a_new_owner_begins_a_new_term_for_the_holder_of_an_unfinished_one() {
     let mut granted = row(6, Some("b"), false);
     granted.pending = vec![pod("a"), pod("b")];
-    let mut world = with(Standing::Silent);
+    let mut world = with(Verdict::Silent);
     let declares_7 = |case: &Case| {
         matches!(case.effect(), Effect::Declare { next, .. }
             if next.token == 7 && next.holder == Some(pod("b")) && next.strip == [pod("a")])
@@ -57,7 +57,7 @@ fn a_new_owner_begins_a_new_term_for_the_holder_of_an_unfinished_one() {
 fn an_owner_continues_its_own_term_where_it_stopped() {
     let (declared, mut granted) = own(declaration(6, Some("b"), &["a"]), row(6, Some("b"), false));
     granted.pending = vec![pod("a"), pod("b")];
-    let mut world = with(Standing::Silent);
+    let mut world = with(Verdict::Silent);
     // Granted: whether it was fenced is not known.
     let mut case = Case::new(world.clone(), granted.clone());
     assert_eq!(case.effect(), Effect::Strip { token: 5, pods: vec![known("a")] });
@@ -74,15 +74,15 @@ fn an_owner_continues_its_own_term_where_it_stopped() {
 #[test]
 fn an_unfinished_term_of_a_pod_that_fails_is_overtaken() {
     let mut world = settled();
-    world.members[1].standing = Standing::Silent;
-    world.members[0].standing = Standing::Failing(Reason::ProbeRefused);
+    world.members[1].verdict = Verdict::Silent;
+    world.members[0].verdict = Verdict::Failing(Reason::ProbeRefused);
     let case = Case::new(world, row(6, Some("b"), false));
     assert_eq!((case.grant().holder, case.grant().expected), (pod("c"), 6));
 }
 
 #[test]
 fn an_unproven_active_pod_of_an_unfinished_term_is_not_replaced() {
-    let mut case = Case::new(with(Standing::Unproven), row(6, Some("a"), false));
+    let mut case = Case::new(with(Verdict::Unknown), row(6, Some("a"), false));
     case.now += Duration::from_mins(1);
     if case.asked.is_empty() {
         case.step(Event::Tick);
@@ -97,7 +97,7 @@ fn an_unproven_holder_of_an_unfinished_term_is_read_before_another_pod_follows()
         let mut world = settled();
         world.declared = declaration(6, Some("b"), &["a"]);
         world.members[0].role = Role::Standby;
-        (world.members[0].standing, world.members[1].standing) = (Standing::Silent, Standing::Unproven);
+        (world.members[0].verdict, world.members[1].verdict) = (Verdict::Silent, Verdict::Unknown);
         let mut case = Case::new(world, row(6, Some("b"), false));
         case.now = case.group.wake().expect("it waits for evidence");
         case.step(Event::Tick);
@@ -126,16 +126,16 @@ fn an_unproven_holder_of_an_unfinished_term_is_read_before_another_pod_follows()
 
 #[test]
 fn a_holder_that_shows_up_again_is_declared_before_it_is_promoted() {
-    let mut world = with(Standing::Failing(Reason::ProbeRefused));
+    let mut world = with(Verdict::Failing(Reason::ProbeRefused));
     world.members.truncate(1);
     let (_, row) = own(declaration(6, Some("b"), &[]), row(6, Some("b"), false));
     let mut case = Case::new(world.clone(), row);
     assert_eq!(case.effect(), Effect::Verify(pod("b")));
     // The read shows the pod, which is not ready yet.
-    world.members.push(member("b", Role::Standby, Standing::Failing(Reason::PodNotReady)));
+    world.members.push(member("b", Role::Standby, Verdict::Failing(Reason::PodNotReady)));
     case.meanwhile(world.clone());
     case.answer(Outcome::Verified(Some(Reason::PodNotReady)));
-    world.members[1].standing = Standing::Eligible;
+    world.members[1].verdict = Verdict::Eligible;
     case.world(world);
     assert_eq!(case.effect(), Effect::Strip { token: 5, pods: vec![known("a")] });
     case.answer(Outcome::Stripped);
@@ -201,16 +201,16 @@ fn after_lost_commits_an_active_pod_that_the_watch_has_not_shown_keeps_the_role(
 /// The declared term, which the row has lost, was not carried out: the pod of the term before is still labelled.
 #[test]
 fn after_lost_commits_the_pod_that_is_labelled_keeps_the_role_if_it_works() {
-    let regained = |standing| {
-        let world = World { declared: declaration(6, Some("b"), &["a"]), ..with(standing) };
+    let regained = |verdict| {
+        let world = World { declared: declaration(6, Some("b"), &["a"]), ..with(verdict) };
         let mut case = Case::new(world, row(4, Some("c"), true));
         assert_eq!(case.effect(), Effect::Verify(pod("b")));
         case.answer(Outcome::Verified(None));
         case
     };
-    let grant = regained(Standing::Eligible).grant();
+    let grant = regained(Verdict::Eligible).grant();
     assert_eq!((grant.holder, grant.reason), (pod("a"), Reason::LostCommits));
-    for standing in [Standing::Silent, Standing::Unproven] {
-        assert!(matches!(regained(standing).effect(), Effect::Strip { .. }), "{standing:?}");
+    for verdict in [Verdict::Silent, Verdict::Unknown] {
+        assert!(matches!(regained(verdict).effect(), Effect::Strip { .. }), "{verdict:?}");
     }
 }

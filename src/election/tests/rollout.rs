@@ -25,7 +25,7 @@ fn the_last_pod_of_an_old_revision_hands_over_to_one_of_the_newest() {
     // b is deleted before a, because its deletion costs less.
     assert!(at_rest(rolling(&["1", "1", "2"])));
     let mut deleted = rolling(&["1", "1", "2"]);
-    deleted.members[1].standing = Standing::Ended(Reason::PodDeleted);
+    deleted.members[1].verdict = Verdict::Ended(Reason::PodDeleted);
     assert_eq!(Case::stable(deleted).grant().holder, pod("c"));
     // A rollout that began during another one empties the oldest ReplicaSet first. b follows, so it gets no role.
     assert_eq!(Case::stable(rolling(&["1", "2", "3"])).grant().holder, pod("c"));
@@ -52,7 +52,7 @@ fn a_holder_stays_if_no_rollout_is_about_to_delete_it() {
     }));
     assert!(with(&|world| {
         for member in &mut world.members[1..] {
-            member.standing = Standing::Unproven;
+            member.verdict = Verdict::Unknown;
         }
     }));
     assert!(with(&|world| {
@@ -77,7 +77,7 @@ fn a_stateful_set_deletes_the_pod_with_the_largest_ordinal_first() {
     assert!(at_rest(rolling(&["1", "1", "2"], [0, 1, 2])));
     // b will be deleted, too.
     let mut starting = next;
-    starting.members[2].standing = Standing::Unproven;
+    starting.members[2].verdict = Verdict::Unknown;
     assert!(at_rest(starting));
     // c is number 0: it came back, and its partition keeps it at the old revision.
     assert!(at_rest(rolling(&["2", "2", "1"], [2, 1, 0])));
@@ -115,7 +115,7 @@ fn a_newer_pod_of_another_workload_makes_no_pod_outdated() {
     let row = || row(5, Some("b"), true);
     assert_eq!(Case::new(world.clone(), row()).grant().holder, pod("a"));
     world.policy.failback = None;
-    world.members[1].standing = Standing::Ended(Reason::PodDeleted);
+    world.members[1].verdict = Verdict::Ended(Reason::PodDeleted);
     assert_eq!(Case::new(world, row()).grant().holder, pod("a"), "its priority counts");
 }
 
@@ -141,7 +141,7 @@ fn a_revision_that_failed_lately_gets_the_role_only_when_the_holder_is_deleted()
     case.now += Duration::from_mins(30);
     case.step(Event::Tick);
     assert!(case.asked.is_empty(), "{:?}", case.asked);
-    world.members[0].standing = Standing::Ended(Reason::PodDeleted);
+    world.members[0].verdict = Verdict::Ended(Reason::PodDeleted);
     case.world(world);
     assert_eq!(case.grant().reason, Reason::PodDeleted);
 }
@@ -151,7 +151,7 @@ fn nobody_is_switched_to_a_pod_that_a_rollout_deletes_next() {
     let superseded = SwitchoverRefusal::Superseded("b".to_owned());
     for (to, why) in [(Some("b"), superseded), (None, SwitchoverRefusal::NoCandidate)] {
         let mut world = rolling(&["2", "1", "2"]);
-        world.members[2].standing = Standing::Unproven;
+        world.members[2].verdict = Verdict::Unknown;
         world.switchover = Some(SwitchoverRequest { id: "one".to_owned(), to: to.map(str::to_owned) });
         let mut case = Case::stable(world);
         case.rest(|effect| matches!(effect, Effect::Stamp { .. }));

@@ -161,30 +161,30 @@ impl Past {
 
 /// Pods and circumstances of every kind that makes a difference, and what has happened before.
 pub(super) fn worlds() -> Vec<(World, Past)> {
-    let seen = |name, role, standing, stamp: Option<i64>| {
+    let seen = |name, role, verdict, stamp: Option<i64>| {
         let stamped_by_us = stamp.is_some();
-        Some(Member { stamp, stamped_by_us, ..member(name, role, standing) })
+        Some(Member { stamp, stamped_by_us, ..member(name, role, verdict) })
     };
-    let gone = Standing::Ended(Reason::PodDeleted);
+    let gone = Verdict::Ended(Reason::PodDeleted);
     let a = [
-        seen("a", Role::Active, Standing::Eligible, Some(5)),
-        seen("a", Role::Active, Standing::Silent, Some(5)),
-        seen("a", Role::Active, Standing::Failing(Reason::PodNotReady), Some(5)),
-        seen("a", Role::Standby, Standing::Eligible, Some(5)),
+        seen("a", Role::Active, Verdict::Eligible, Some(5)),
+        seen("a", Role::Active, Verdict::Silent, Some(5)),
+        seen("a", Role::Active, Verdict::Failing(Reason::PodNotReady), Some(5)),
+        seen("a", Role::Standby, Verdict::Eligible, Some(5)),
         seen("a", Role::Standby, gone, Some(5)),
         None,
     ];
     let b = [
-        seen("b", Role::Standby, Standing::Eligible, Some(5)),
-        seen("b", Role::Standby, Standing::Eligible, Some(6)),
-        seen("b", Role::Standby, Standing::Unproven, Some(5)),
-        seen("b", Role::Standby, Standing::Silent, Some(5)),
-        seen("b", Role::None, Standing::Eligible, None),
-        seen("b", Role::Active, Standing::Eligible, Some(6)),
-        seen("b", Role::Active, Standing::Eligible, Some(9)),
+        seen("b", Role::Standby, Verdict::Eligible, Some(5)),
+        seen("b", Role::Standby, Verdict::Eligible, Some(6)),
+        seen("b", Role::Standby, Verdict::Unknown, Some(5)),
+        seen("b", Role::Standby, Verdict::Silent, Some(5)),
+        seen("b", Role::None, Verdict::Eligible, None),
+        seen("b", Role::Active, Verdict::Eligible, Some(6)),
+        seen("b", Role::Active, Verdict::Eligible, Some(9)),
         None,
     ];
-    let c = |stamp| seen("c", Role::Standby, Standing::Eligible, stamp);
+    let c = |stamp| seen("c", Role::Standby, Verdict::Eligible, stamp);
     let circumstances = [
         |world: &mut World| world.policy.paused = true,
         |world: &mut World| world.obstacle = Some(Reason::SelectedByOtherGroup),

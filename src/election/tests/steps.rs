@@ -6,7 +6,7 @@ use super::*;
 
 #[test]
 fn a_change_goes_through_five_steps_in_this_order() {
-    let mut case = Case::stable(with(Standing::Silent));
+    let mut case = Case::stable(with(Verdict::Silent));
     let id = case.grant().id;
     case.answer(Outcome::Granted { token: 6 });
     let next = Declaration {
@@ -34,7 +34,7 @@ fn a_change_goes_through_five_steps_in_this_order() {
 fn a_term_keeps_what_a_newer_version_has_declared() {
     let unknown = BTreeMap::from([("lease".to_owned(), "b1".into())]);
     let declared = Declaration { unknown: unknown.clone(), ..declaration(5, Some("a"), &[]) };
-    let mut case = Case::stable(World { declared, ..with(Standing::Silent) });
+    let mut case = Case::stable(World { declared, ..with(Verdict::Silent) });
     case.grant();
     case.answer(Outcome::Granted { token: 6 });
     assert!(matches!(case.effect(), Effect::Declare { next, .. } if next.unknown == unknown));
@@ -53,7 +53,7 @@ fn a_failure_at_any_step_but_the_last_leads_back_to_reading() {
         for outcome in [Outcome::Failed, Outcome::Rejected(Rejection::Outdated)] {
             let is_repeated = broken == 4 && matches!(outcome, Outcome::Failed);
             let next = if is_repeated { Effect::Confirm { token: 6 } } else { Effect::Read };
-            let mut case = Case::stable(with(Standing::Silent));
+            let mut case = Case::stable(with(Verdict::Silent));
             answers[..broken].iter().for_each(|answer| case.answer(answer.clone()));
             case.answer(outcome);
             assert!(case.asked.is_empty());
@@ -66,7 +66,7 @@ fn a_failure_at_any_step_but_the_last_leads_back_to_reading() {
 
 #[test]
 fn a_token_exceeds_every_declaration_and_stamp_but_absurd_ones() {
-    let mut world = with(Standing::Silent);
+    let mut world = with(Verdict::Silent);
     world.members[1].stamp = Some(90);
     world.members[2].stamp = Some((1 << 53) - 1);
     assert_eq!(Case::stable(world.clone()).grant().floor, 90);
@@ -76,14 +76,14 @@ fn a_token_exceeds_every_declaration_and_stamp_but_absurd_ones() {
 
 #[test]
 fn a_late_grant_is_not_continued_if_its_holder_has_failed() {
-    let mut case = Case::stable(with(Standing::Silent));
+    let mut case = Case::stable(with(Verdict::Silent));
     let grant = case.grant();
     case.answer(Outcome::Unknown);
     case.now = case.group.wake().expect("it waits");
     case.step(Event::Tick);
     assert_eq!(case.grant(), grant, "the identical request");
-    let mut world = with(Standing::Silent);
-    world.members[1].standing = Standing::Failing(Reason::ProbeRefused);
+    let mut world = with(Verdict::Silent);
+    world.members[1].verdict = Verdict::Failing(Reason::ProbeRefused);
     case.meanwhile(world);
     case.answer(Outcome::Granted { token: 6 });
     assert_eq!((case.grant().holder, case.grant().expected), (pod("c"), 6));
@@ -91,9 +91,9 @@ fn a_late_grant_is_not_continued_if_its_holder_has_failed() {
 
 #[test]
 fn a_replica_that_stops_finishes_its_change_and_begins_no_other() {
-    let stopping = || World { stopping: true, ..with(Standing::Silent) };
+    let stopping = || World { stopping: true, ..with(Verdict::Silent) };
     assert!(Case::stable(stopping()).asked.is_empty());
-    let mut case = Case::stable(with(Standing::Silent));
+    let mut case = Case::stable(with(Verdict::Silent));
     assert_eq!(case.grant().holder, pod("b"));
     case.meanwhile(stopping());
     case.answer(Outcome::Granted { token: 6 });
@@ -105,7 +105,7 @@ fn a_replica_that_stops_finishes_its_change_and_begins_no_other() {
     let mut world = World { declared: case.group.declared().clone(), ..stopping() };
     world.members[0].role = Role::Standby;
     world.members[1] =
-        Member { stamp: Some(6), ..member("b", Role::Active, Standing::Failing(Reason::ProbeRefused)) };
+        Member { stamp: Some(6), ..member("b", Role::Active, Verdict::Failing(Reason::ProbeRefused)) };
     case.meanwhile(world.clone());
     case.answer(Outcome::Confirmed);
     assert!(matches!(case.effect(), Effect::Finished(finished) if finished.to == Some(pod("b"))));
@@ -118,7 +118,7 @@ fn a_replica_that_stops_finishes_its_change_and_begins_no_other() {
 /// The status reports a request as carried out if the declaration names it, and no change is under way.
 #[test]
 fn a_grant_or_a_declaration_that_failed_does_not_count_as_made() {
-    let mut case = Case::stable(with(Standing::Silent));
+    let mut case = Case::stable(with(Verdict::Silent));
     let id = case.grant().id;
     assert_eq!(case.group.row().grant, Some(GRANT));
     case.answer(Outcome::Granted { token: 6 });

@@ -60,29 +60,28 @@ fn a_requested_switchover_is_carried_out_once() {
 #[test]
 fn a_request_is_refused_with_the_reason() {
     use SwitchoverRefusal as R;
-    let unfit = |standing| {
+    let unfit = |verdict| {
         let mut world = requested(Some("b"));
-        (world.members[1].standing, world.members[2].standing) = (standing, standing);
+        (world.members[1].verdict, world.members[2].verdict) = (verdict, verdict);
         world
     };
     let paused = World { policy: Policy { paused: true, ..Policy::default() }, ..requested(None) };
-    let anywhere = World { switchover: Some(request("one", None)), ..unfit(Standing::Unproven) };
+    let anywhere = World { switchover: Some(request("one", None)), ..unfit(Verdict::Unknown) };
     for (world, why) in [
         (paused, R::Paused),
         (requested(Some("d")), R::NoSuchPod("d".to_owned())),
         (requested(Some("a")), R::AlreadyActive("a".to_owned())),
-        (unfit(Standing::Unproven), R::NotEligible("b".to_owned())),
-        (unfit(Standing::Silent), R::NotEligible("b".to_owned())),
+        (unfit(Verdict::Unknown), R::NotEligible("b".to_owned())),
+        (unfit(Verdict::Silent), R::NotEligible("b".to_owned())),
         (anywhere, R::NoCandidate),
     ] {
         let mut case = Case::stable(world.clone());
         case.rest(|effect| matches!(effect, Effect::Stamp { .. }));
         assert_eq!(refusal(&case), Some(why));
         // It stays refused, also if a pod could become active later.
-        let standing = Standing::Eligible;
+        let verdict = Verdict::Eligible;
         let mut well = world;
-        (well.policy.paused, well.members[1].standing, well.members[2].standing) =
-            (false, standing, standing);
+        (well.policy.paused, well.members[1].verdict, well.members[2].verdict) = (false, verdict, verdict);
         case.world(well);
         assert!(case.asked.is_empty(), "{:?}", case.asked);
     }
@@ -91,7 +90,7 @@ fn a_request_is_refused_with_the_reason() {
 #[test]
 fn a_request_waits_for_proof_that_a_pod_works() {
     let mut world = requested(None);
-    (world.members[1].standing, world.members[2].standing) = (Standing::Unproven, Standing::Unproven);
+    (world.members[1].verdict, world.members[2].verdict) = (Verdict::Unknown, Verdict::Unknown);
     let mut case = Case::stable(world);
     assert!(case.asked.is_empty() && case.group.wake().is_some() && refusal(&case).is_none());
     case.now += Duration::from_secs(1);
@@ -103,7 +102,7 @@ fn a_request_waits_for_proof_that_a_pod_works() {
 fn a_failover_fulfils_a_request_that_allows_its_holder() {
     for (to, fulfils) in [(None, true), (Some("b"), true), (Some("c"), false)] {
         let mut world = requested(to);
-        world.members[0].standing = Standing::Silent;
+        world.members[0].verdict = Verdict::Silent;
         let mut case = Case::stable(world);
         assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), Reason::Silent));
         case.answer(Outcome::Granted { token: 6 });
@@ -152,7 +151,7 @@ fn if_the_requested_pod_fails_in_the_middle_the_former_one_stays() {
     let mut case = Case::stable(requested(Some("b")));
     case.answer(Outcome::Granted { token: 6 });
     let mut world = case.group.world().clone();
-    world.members[1].standing = Standing::Failing(Reason::ProbeRefused);
+    world.members[1].verdict = Verdict::Failing(Reason::ProbeRefused);
     case.meanwhile(world);
     case.answer(Outcome::Declared);
     let grant = case.grant();
@@ -162,13 +161,13 @@ fn if_the_requested_pod_fails_in_the_middle_the_former_one_stays() {
 #[test]
 fn a_switchover_back_to_the_former_pod_can_fail_without_an_outage() {
     // The declared term has taken the label from b. So the term that is granted to b cannot have made it active yet.
-    for unfit in [Standing::Unproven, Standing::Failing(Reason::ProbeRefused)] {
+    for unfit in [Verdict::Unknown, Verdict::Failing(Reason::ProbeRefused)] {
         let mut world = requested(Some("b"));
         world.declared = declaration(5, Some("a"), &["b"]);
         let mut case = Case::stable(world);
         case.answer(Outcome::Granted { token: 6 });
         let mut world = case.group.world().clone();
-        world.members[1].standing = unfit;
+        world.members[1].verdict = unfit;
         case.meanwhile(world);
         case.answer(Outcome::Declared);
         let grant = case.grant();
@@ -181,7 +180,7 @@ fn a_holder_without_fresh_evidence_keeps_the_role_if_the_requested_pod_fails() {
     let mut case = Case::stable(requested(Some("b")));
     case.answer(Outcome::Granted { token: 6 });
     let mut world = case.group.world().clone();
-    (world.members[0].standing, world.members[1].standing) = (Standing::Unproven, Standing::Unproven);
+    (world.members[0].verdict, world.members[1].verdict) = (Verdict::Unknown, Verdict::Unknown);
     case.meanwhile(world);
     case.answer(Outcome::Declared);
     assert_eq!(case.grant().holder, pod("a"), "not c: there is no evidence against a");
@@ -206,7 +205,7 @@ fn a_switchover_that_the_next_owner_gives_up_is_no_failover() {
     // The former owner had declared a term for b and ended.
     let mut world = settled();
     world.declared = declaration(6, Some("b"), &["a"]);
-    world.members[1].standing = Standing::Failing(Reason::ProbeRefused);
+    world.members[1].verdict = Verdict::Failing(Reason::ProbeRefused);
     let mut unfinished = row(6, Some("b"), false);
     (unfinished.pending, unfinished.reason) = (vec![pod("a"), pod("b")], Some(Reason::Rollout));
     let mut case = Case::new(world, unfinished);

@@ -24,7 +24,7 @@ use crate::{
     api::{GROUP_LABEL, Sighting},
     operator::{
         index::{
-            node_labels,
+            Event, node_labels,
             watch_health::{Scope, WATCH_SECONDS, Watched},
         },
         message::Message,
@@ -84,10 +84,10 @@ impl Watches {
     pub(in crate::operator) fn start(&self) {
         let all = watcher::Config::default();
         for (scope, groups) in self.scopes::<Sighting>() {
-            self.forward(groups, all.clone(), Watched::Groups, scope, Message::Group, |_| {});
+            self.forward(groups, all.clone(), Watched::Groups, scope, Event::Group, |_| {});
         }
         for (scope, pods) in self.scopes::<Pod>() {
-            self.forward(pods, all.clone(), Watched::Pods, scope, Message::Pod, trim);
+            self.forward(pods, all.clone(), Watched::Pods, scope, Event::Pod, trim);
         }
         if self.endpoints {
             self.start_endpoints();
@@ -98,11 +98,11 @@ impl Watches {
             all.clone(),
             Watched::NodeLeases,
             None,
-            |_, event| Message::NodeLease(event),
+            |_, event| Event::NodeLease(event),
             |_| {},
         );
         let nodes = Api::<Node>::all(self.client.clone());
-        self.forward(nodes, all, Watched::Nodes, None, |_, event| Message::Node(event), node_labels::trim);
+        self.forward(nodes, all, Watched::Nodes, None, |_, event| Event::Node(event), node_labels::trim);
     }
 
     /// The Services that name a group, and their slices, and the slices of all Services that others write.
@@ -110,16 +110,16 @@ impl Watches {
         let named = watcher::Config::default().labels(GROUP_LABEL);
         for (scope, services) in self.scopes::<Service>() {
             let trim = |service: &mut Service| service.status = None;
-            self.forward(services, named.clone(), Watched::Services, scope, Message::Service, trim);
+            self.forward(services, named.clone(), Watched::Services, scope, Event::Service, trim);
         }
         for (scope, slices) in self.scopes::<EndpointSlice>() {
-            self.forward(slices, named.clone(), Watched::EndpointSlices, scope, Message::Slice, |_| {});
+            self.forward(slices, named.clone(), Watched::EndpointSlices, scope, Event::Slice, |_| {});
         }
         // Those have the label of a group only if their Service had it while Kubernetes wrote them.
         let others = watcher::Config::default().labels(&other_slices(None));
         for (scope, slices) in self.scopes::<OtherSlice>() {
             let trim = |slice: &mut OtherSlice| slice.meta_mut().annotations = None;
-            self.forward(slices, others.clone(), Watched::OtherSlices, scope, Message::OtherSlice, trim);
+            self.forward(slices, others.clone(), Watched::OtherSlices, scope, Event::OtherSlice, trim);
         }
     }
 
@@ -140,7 +140,7 @@ impl Watches {
         config: watcher::Config,
         watched: Watched,
         scope: Scope,
-        wrap: fn(Scope, watcher::Event<K>) -> Message,
+        wrap: fn(Scope, watcher::Event<K>) -> Event,
         trim: fn(&mut K),
     ) where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
@@ -158,20 +158,20 @@ async fn pump<K>(
     clock: Clock,
     watched: Watched,
     scope: Scope,
-    wrap: fn(Scope, watcher::Event<K>) -> Message,
+    wrap: fn(Scope, watcher::Event<K>) -> Event,
     messages: mpsc::Sender<Message>,
 ) {
     let mut stream = std::pin::pin!(stream);
     let mut pauses = Pauses::default();
     while let Some(event) = stream.next().await {
-        let (message, pause) = match event {
+        let (event, pause) = match event {
             Ok(event) => (wrap(scope.clone(), event), None),
             Err(error) => {
-                let failed = Message::WatchFailed(watched, scope.clone(), explain(&error));
+                let failed = Event::WatchFailed(watched, scope.clone(), explain(&error));
                 (failed, Some(pauses.after(&error, clock.now())))
             }
         };
-        if messages.send(message).await.is_err() {
+        if messages.send(Message::Seen(event)).await.is_err() {
             return;
         }
         // The stream tries again when it is polled.
@@ -240,7 +240,7 @@ pub(in crate::operator) async fn ping(
         }
         let now_fit = clock.now().saturating_sub(last_answer) < patience;
         fit.send_if_modified(|fit| std::mem::replace(fit, now_fit) != now_fit);
-        if messages.send(Message::ApiServer { reachable }).await.is_err() {
+        if messages.send(Message::Seen(Event::ApiServer { reachable })).await.is_err() {
             return;
         }
     }

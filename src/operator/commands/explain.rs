@@ -16,8 +16,8 @@ use tokio::{
 };
 
 use crate::{
-    api::{Declaration, Reason, Sighting},
-    election::{Member, Plan, Row, Standing, World},
+    api::{Declaration, Reason, Sighting, Verdict},
+    election::{Member, Plan, Row, World},
     health::{PodFacts, ProbeOutcome, ProbeStep, Prober},
     operator::{
         cluster::{
@@ -290,7 +290,7 @@ impl Observer {
     /// Whether there is a pod without evidence for or against it.
     fn is_open(&self, name: &GroupName) -> bool {
         let group = self.index.group(name);
-        group.is_some_and(|group| group.pods().any(|(_, member)| member.standing == Standing::Unproven))
+        group.is_some_and(|group| group.pods().any(|(_, member)| member.verdict == Verdict::Unknown))
     }
 
     fn count(&mut self, uid: &Arc<str>, outcome: ProbeOutcome) {

@@ -2,7 +2,8 @@
 
 use super::Controller;
 use crate::{
-    election::{Phase, Standing},
+    api::Verdict,
+    election::Phase,
     operator::{group::Group, index::IndexedGroup},
     telemetry::{GroupReading, GroupState},
 };
@@ -26,7 +27,7 @@ impl Controller {
             };
             let active = group.election().active().is_some();
             let members = group.election().world().members.iter();
-            let eligible = members.filter(|member| member.standing == Standing::Eligible);
+            let eligible = members.filter(|member| member.verdict == Verdict::Eligible);
             let eligible = u32::try_from(eligible.count()).unwrap_or(u32::MAX);
             metrics.set_group(&name.namespace, &name.name, GroupReading { active, eligible });
             let state = state_of(seen, group, active);

@@ -34,10 +34,10 @@ use super::{
     lock::resync::Schedule,
     message::Message,
     object::GroupName,
-    status::{causes::Causes, conditions::View, events::Events},
+    status::{causes::Causes, events::Events},
 };
 use crate::{
-    health::{ProbeEvent, ProbeOutcome, ProbeStep, Prober, VoidCause},
+    health::{ProbeEvent, Prober},
     ownership::{Batches, Unclaimed, Untold},
     telemetry::{Check, Liveness},
 };
@@ -160,7 +160,7 @@ impl Controller {
                     drained_by = Some(now + DRAIN_TIMEOUT);
                 }
                 Some(message) = inbox.recv() => self.take(message, clock.now()),
-                Some(event) = probed.recv() => self.probed(event, clock.now()),
+                Some(event) = probed.recv() => self.seen(index::Event::Probe(event), clock.now()),
                 () = self.executor.task_ended() => {}
                 () = sleep_until(Instant::now() + next) => {}
             }
@@ -171,7 +171,7 @@ impl Controller {
             }
             for _ in 0..BURST {
                 let Ok(event) = probed.try_recv() else { break };
-                self.probed(event, clock.now());
+                self.seen(index::Event::Probe(event), clock.now());
             }
             self.executor.clear();
             self.turn(clock.now());
@@ -196,17 +196,7 @@ impl Controller {
     /// Takes a message in.
     pub(super) fn take(&mut self, message: Message, now: Duration) {
         match message {
-            Message::Group(scope, event) => self.apply(index::Event::Group(scope, event), now),
-            Message::Pod(scope, event) => self.apply(index::Event::Pod(scope, event), now),
-            Message::NodeLease(event) => self.apply(index::Event::NodeLease(event), now),
-            Message::Node(event) => self.apply(index::Event::Node(event), now),
-            Message::Service(scope, event) => self.apply(index::Event::Service(scope, event), now),
-            Message::Slice(scope, event) => self.apply(index::Event::Slice(scope, event), now),
-            Message::OtherSlice(scope, event) => self.apply(index::Event::OtherSlice(scope, event), now),
-            Message::WatchFailed(watched, scope, problem) => {
-                self.apply(index::Event::WatchFailed(watched, scope, problem), now);
-            }
-            Message::Lock(news) => self.lock_news(news, now),
+            Message::Seen(event) => self.seen(event, now),
             Message::Told(message) => self.told(&message, now),
             Message::Done(done) => self.done(*done, now),
             Message::Claimed { session, answers } => {
@@ -217,37 +207,10 @@ impl Controller {
             }
             Message::Resolved { session, answer } => self.claimed(session, *answer, now),
             Message::NotGiven(groups) => self.not_given(&groups, now),
-            Message::Owner { group, uid, owner, found } => {
-                if let Err(trouble) = &found {
-                    let owner = &owner.name;
-                    tracing::warn!(owner, ?trouble, "could not read the pods' owner");
-                }
-                self.apply(index::Event::OwnerRead { group, uid, owner, found }, now);
-            }
             Message::Rows(rows) => self.compare(rows, now),
             Message::Published { group, uid, slice, result } => self.published(&group, &uid, &slice, result),
             Message::Reported { group, uid, reported } => self.reported(&group, &uid, reported, now),
-            Message::ApiServer { reachable } => {
-                if !reachable {
-                    tracing::debug!("the API server did not answer a ping");
-                }
-                self.apply(index::Event::ApiServer { reachable }, now);
-            }
         }
-    }
-
-    /// A probe was sent or ended.
-    pub(super) fn probed(&mut self, event: ProbeEvent, now: Duration) {
-        if let ProbeStep::Ended(outcome) = event.step {
-            self.executor.metrics().probe(match outcome {
-                ProbeOutcome::Success => "success",
-                ProbeOutcome::Refused(_) => "refused",
-                ProbeOutcome::Unanswered => "unanswered",
-                ProbeOutcome::Void(VoidCause::OutOfTurn) => "hint",
-                ProbeOutcome::Void(_) => "void",
-            });
-        }
-        self.apply(index::Event::Probe(event), now);
     }
 
     /// Shows an event to the index, and carries out what it asks for.
@@ -255,11 +218,6 @@ impl Controller {
         for request in self.index.apply(event, now) {
             self.carry_out(request, now);
         }
-    }
-
-    /// A group as it is seen, and as it is run, once it was looked at.
-    pub(super) fn view(&self, name: &GroupName) -> Option<View<'_>> {
-        Some(View { seen: self.index.group(name)?, group: self.groups.get(name)? })
     }
 
     /// Looks at every group that changed, or whose time has come.

@@ -1,9 +1,10 @@
-//! Carries out requests of the index, and handles events of the lock session.
+//! What the controller does beside what the index does with an event, and what the index asks of it.
 
 use std::time::Duration;
 
 use super::Controller;
 use crate::{
+    health::{ProbeEvent, ProbeOutcome, ProbeStep, VoidCause},
     operator::{
         executor::queue::Urgency,
         index::{self, Notice, Request, lock_view::LockNews, watch_health::Sight},
@@ -16,6 +17,42 @@ use crate::{
 };
 
 impl Controller {
+    /// Something was seen: reports it where that is for people, and shows it to the index.
+    pub(super) fn seen(&mut self, event: index::Event, now: Duration) {
+        match &event {
+            index::Event::Lock(news) => self.report_lock(news),
+            index::Event::Probe(ProbeEvent { step: ProbeStep::Ended(outcome), .. }) => {
+                self.executor.metrics().probe(match outcome {
+                    ProbeOutcome::Success => "success",
+                    ProbeOutcome::Refused(_) => "refused",
+                    ProbeOutcome::Unanswered => "unanswered",
+                    ProbeOutcome::Void(VoidCause::OutOfTurn) => "hint",
+                    ProbeOutcome::Void(_) => "void",
+                });
+            }
+            index::Event::OwnerRead { owner, found: Err(trouble), .. } => {
+                tracing::warn!(owner = owner.name, ?trouble, "could not read the pods' owner");
+            }
+            index::Event::ApiServer { reachable: false } => {
+                tracing::debug!("the API server did not answer a ping");
+            }
+            _ => {}
+        }
+        self.apply(event, now);
+    }
+
+    /// What happened to the session with the lock, or to the database, as metrics and readiness show it.
+    fn report_lock(&mut self, news: &LockNews) {
+        match news {
+            LockNews::Beat { .. } => self.health.lock.pass(),
+            LockNews::Lost => {
+                self.executor.metrics().session_lost();
+                self.health.lock.fail("the session with the lock's database was lost");
+            }
+            LockNews::Down(error) => self.health.lock.fail(&error.to_string()),
+        }
+    }
+
     /// Carries out a request of the index.
     pub(super) fn carry_out(&mut self, request: Request, now: Duration) {
         match request {
@@ -24,7 +61,8 @@ impl Controller {
                 self.executor.start(Urgency::Step, |context| async move {
                     let found = context.router.role_label_use(&record.reference, &owner).await;
                     let found = found.map_err(|error| Trouble::from(&error));
-                    Message::Owner { group: record.name.clone(), uid: record.uid.clone(), owner, found }
+                    let (group, uid) = (record.name.clone(), record.uid.clone());
+                    Message::Seen(index::Event::OwnerRead { group, uid, owner, found })
                 });
             }
             Request::Forget(name) => self.forget(&name),
@@ -60,19 +98,6 @@ impl Controller {
         }
         self.timers.set(name, None);
         self.executor.metrics().forget_group(&name.namespace, &name.name);
-    }
-
-    /// The session with the lock, or the database.
-    pub(super) fn lock_news(&mut self, news: LockNews, now: Duration) {
-        match &news {
-            LockNews::Beat { .. } => self.health.lock.pass(),
-            LockNews::Lost => {
-                self.executor.metrics().session_lost();
-                self.health.lock.fail("the session with the lock's database was lost");
-            }
-            LockNews::Down(error) => self.health.lock.fail(&error.to_string()),
-        }
-        self.apply(index::Event::Lock(news), now);
     }
 }
 

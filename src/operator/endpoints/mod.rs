@@ -295,8 +295,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        api::{Declaration, PodRef},
-        election::{Event, Member, Outcome, Policy, Row, Standing, World},
+        api::{Declaration, PodRef, Verdict},
+        election::{Event, Member, Outcome, Policy, Row, World},
         operator::object::GroupName,
     };
     use leadergroup_lock::{Peer, SessionId};
@@ -465,8 +465,8 @@ mod tests {
             holder: Some(pod.clone()),
             ..Declaration::default()
         };
-        let standing = Standing::Unproven;
-        let member = Member { pod: pod.clone(), role, standing, ..Member::standby("p1", stamp) };
+        let verdict = Verdict::Unknown;
+        let member = Member { pod: pod.clone(), role, verdict, ..Member::standby("p1", stamp) };
         // Paused, so that a lost label is not put back.
         let policy = Policy { paused: true, ..Policy::default() };
         let world = World { members: vec![member], declared: declared.clone(), policy, ..World::default() };

@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{endpoints::publishing::Publishing, object::record::Record, trouble::Trouble};
 use crate::{
-    api::PodRef,
-    election::{self, Effect, Event, Phase, Standing, Ticket, World},
+    api::{PodRef, Verdict},
+    election::{self, Effect, Event, Phase, Ticket, World},
     ownership,
 };
 use history::History;
@@ -138,7 +138,7 @@ impl Group {
     /// Whether pods without evidence are not yet reported as such: this replica has just become the owner, and the
     /// first answers to its probes are on their way.
     pub(super) fn awaits_first_probes(&self, now: Duration) -> bool {
-        let unproven = |member: &election::Member| member.standing == Standing::Unproven;
+        let unproven = |member: &election::Member| member.verdict == Verdict::Unknown;
         now < self.first_probes_end() && self.election.world().members.iter().any(unproven)
     }
 

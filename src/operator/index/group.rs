@@ -12,8 +12,8 @@ use super::{
     pod_owners::Owners,
 };
 use crate::{
-    api::{Failback, LeaderGroup, PlannedLoss, Reason, Role},
-    election::{Member, PastChange, Policy, Standing, World},
+    api::{Failback, LeaderGroup, PlannedLoss, Reason, Role, Verdict},
+    election::{Member, PastChange, Policy, World},
     health::{NodeLeases, PodFacts},
     operator::{object::record::Record, trouble::Trouble},
     routing::{RoleLabelUse, stamp_of},
@@ -102,8 +102,8 @@ impl IndexedGroup {
     fn member(&self, uid: &str, pod: &TrackedPod) -> Member {
         let member = pod.member().clone();
         let stays = member.role == Role::Active && member.stamped_by_us;
-        if member.standing == Standing::Eligible && !stays && self.contests.contains_key(uid) {
-            return Member { standing: Standing::Contested, ..member };
+        if member.verdict == Verdict::Eligible && !stays && self.contests.contains_key(uid) {
+            return Member { verdict: Verdict::Contested, ..member };
         }
         member
     }
@@ -194,7 +194,7 @@ impl IndexedGroup {
         self.owners.answered(owner, found);
     }
 
-    /// Weighs the evidence on one pod after something happened to it. Returns whether its standing changed, and when it
+    /// Weighs the evidence on one pod after something happened to it. Returns whether its verdict changed, and when it
     /// may change next although nothing happens.
     pub(super) fn assess_pod(
         &mut self,
@@ -207,13 +207,13 @@ impl IndexedGroup {
         (pod.assess(holder, leases, now), pod.next_deadline(leases, now))
     }
 
-    /// Weighs the evidence on all pods. Returns whether any standing changed.
+    /// Weighs the evidence on all pods. Returns whether any verdict changed.
     pub(super) fn assess(&mut self, leases: &NodeLeases, now: Duration) -> bool {
         let holder = self.holder.as_deref();
         self.pods.values_mut().fold(false, |changed, pod| pod.assess(holder, leases, now) | changed)
     }
 
-    /// When a standing may change although nothing happens.
+    /// When a verdict may change although nothing happens.
     pub(super) fn next_deadline(&self, leases: &NodeLeases, now: Duration) -> Option<Duration> {
         self.pods.values().filter_map(|pod| pod.next_deadline(leases, now)).min()
     }
@@ -235,7 +235,7 @@ impl IndexedGroup {
         Some(&holder.uid)
     }
 
-    /// The world as the election sees it, with the standings as they were last weighed.
+    /// The world as the election sees it, with the verdicts as they were last weighed.
     /// `nodes_listed`: before that, priorities by labels of nodes are not known, and no pod gets the role back for one.
     pub(super) fn world(&self, lock_away: bool, nodes: &Nodes, nodes_listed: bool) -> World {
         let spec = &self.record.object.spec;

@@ -5,7 +5,7 @@
 //! clock. It neither decides who is active nor records which groups this replica owns; the election does.
 //!
 //! A group is *dirty* if something changed that the election or the status can see. A probe that leaves a pod's
-//! standing unchanged does not make its group dirty, nor does a new version of a pod that differs in nothing else.
+//! verdict unchanged does not make its group dirty, nor does a new version of a pod that differs in nothing else.
 
 mod attached;
 pub(super) mod connectivity;

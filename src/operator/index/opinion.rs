@@ -22,7 +22,7 @@ impl Index {
         let Some(group) = self.groups.get_mut(name).filter(|group| group.is_holder(uid)) else { return };
         let Some(pod) = group.pods.get_mut(uid) else { return };
         let blind = self.reach.cuts_off(pod.node(), now);
-        let against = !blind && pod.member().standing.against().is_some();
+        let against = !blind && pod.member().verdict.against().is_some();
         let blind = blind || pod.hindrance().is_some();
         if lost && pod.evidence().asks_others(now) {
             requests.push(Request::AskOthers { group: name.clone(), pod: uid.clone(), blind });

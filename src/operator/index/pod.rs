@@ -7,12 +7,9 @@ use kube::ResourceExt as _;
 
 use super::node_labels::Nodes;
 use crate::{
-    api::{ElectionSpec, HoldConnection, LeaderGroupSpec, PodRef},
-    election::{self, Member, Standing, Workload},
-    health::{
-        self, NodeLeases, PodEvidence, PodFacts, ProbeEvent, ProbeStep, Target, Thresholds, Verdict,
-        VoidCause,
-    },
+    api::{ElectionSpec, HoldConnection, LeaderGroupSpec, PodRef, Verdict},
+    election::{Member, Workload},
+    health::{self, NodeLeases, PodEvidence, PodFacts, ProbeEvent, ProbeStep, Target, Thresholds, VoidCause},
     operator::object::record::Record,
     routing::{has_its_fencing_token, stamp_of},
 };
@@ -43,7 +40,7 @@ impl TrackedPod {
         let facts = PodFacts::from_pod(pod, &record.object.spec);
         self.evidence.set_thresholds(thresholds(&facts, record));
         self.evidence.kubelet(&facts, now);
-        let member = Member { standing: self.member.standing, ..member(pod, &facts, record) };
+        let member = Member { verdict: self.member.verdict, ..member(pod, &facts, record) };
         // The next world has the new version; nothing is decided because of it.
         self.facts.resource_version.clone_from(&facts.resource_version);
         self.member.version.clone_from(&member.version);
@@ -72,18 +69,18 @@ impl TrackedPod {
         &mut self.evidence
     }
 
-    /// Weighs the evidence. Returns whether the pod's standing changed, or whether this replica can judge it.
+    /// Weighs the evidence. Returns whether the pod's verdict changed, or whether this replica can judge it.
     pub(super) fn assess(&mut self, holder: Option<&str>, leases: &NodeLeases, now: Duration) -> bool {
-        let standing = if holder == Some(self.facts.uid.as_str()) {
+        let judged_as = if holder == Some(self.facts.uid.as_str()) {
             health::JudgedAs::Holder
         } else {
             health::JudgedAs::Candidate
         };
         let lease = leases.of(self.node());
-        let after = standing_of(self.evidence.verdict(standing, &lease, now));
+        let after = self.evidence.verdict(judged_as, &lease, now);
         let hindrance = self.evidence.hindrance(now);
         let before = std::mem::replace(&mut self.hindrance, hindrance);
-        (std::mem::replace(&mut self.member.standing, after), before) != (after, hindrance)
+        (std::mem::replace(&mut self.member.verdict, after), before) != (after, hindrance)
     }
 
     /// Why this replica cannot judge the pod.
@@ -93,11 +90,11 @@ impl TrackedPod {
 
     /// Whether it may work although this replica does not hear it.
     pub(super) fn is_missed(&self, cut_off: bool, now: Duration) -> bool {
-        let unheard = matches!(self.member.standing, Standing::Unproven | Standing::Silent);
+        let unheard = matches!(self.member.verdict, Verdict::Unknown | Verdict::Silent);
         unheard && self.facts.target().is_some() && self.evidence.is_missed(cut_off, now)
     }
 
-    /// When the standing may change although nothing happens.
+    /// When the verdict may change although nothing happens.
     pub(super) fn next_deadline(&self, leases: &NodeLeases, now: Duration) -> Option<Duration> {
         self.evidence.next_deadline(&leases.of(self.node()), now)
     }
@@ -171,7 +168,7 @@ fn member(pod: &Pod, facts: &PodFacts, record: &Record) -> Member {
         leaving: false,
         priority: 0,
         fencing_fits: has_its_fencing_token(pod, role, record.key.as_str()),
-        standing: election::Standing::Unproven,
+        verdict: Verdict::Unknown,
         created: facts.created.map_or(i64::MAX, jiff::Timestamp::as_second),
         revision: revision(pod),
         workload: workload(pod),
@@ -205,17 +202,6 @@ fn revision(pod: &Pod) -> Option<Arc<str>> {
         ["pod-template-hash", "controller-revision-hash"].iter().find_map(|key| pod.labels().get(*key));
     let controller = || pod.owner_references().iter().find(|owner| owner.controller == Some(true));
     label.map(String::as_str).or_else(|| Some(controller()?.uid.as_str())).map(Arc::from)
-}
-
-fn standing_of(verdict: Verdict) -> election::Standing {
-    match verdict {
-        Verdict::Eligible { .. } => election::Standing::Eligible,
-        Verdict::Failing(reason) => election::Standing::Failing(reason),
-        Verdict::Silent { .. } => election::Standing::Silent,
-        Verdict::Unknown => election::Standing::Unproven,
-        Verdict::HeardElsewhere => election::Standing::HeardElsewhere,
-        Verdict::Ended(reason) => election::Standing::Ended(reason),
-    }
 }
 
 /// The pods of a group, by UID. Boxed: a node of the map has room for eleven entries, and most groups have three.

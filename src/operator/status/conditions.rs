@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::{
-    api::{ConditionType, Reason, Role},
-    election::{Member, Phase, Standing},
+    api::{ConditionType, Reason, Role, Verdict},
+    election::{Member, Phase},
     operator::{
         group::Group,
         index::{IndexedGroup, coverage::ProbeCoverage, outage::Hindrance},
@@ -70,7 +70,7 @@ pub(in crate::operator) fn findings(
         _ => finding(C::LockStoreReachable, true, Reason::AsExpected, "the lock's database answers"),
     };
     // A holder that is unwell is not among the eligible pods.
-    let unwell = labelled_holder(view).is_some_and(|member| member.standing.against().is_some());
+    let unwell = labelled_holder(view).is_some_and(|member| member.verdict.against().is_some());
     let others = if unwell { eligible } else { eligible.saturating_sub(1) };
     let refused = refusal(view);
     let redundant = if others > 0 {
@@ -210,13 +210,13 @@ fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindranc
 fn activity_of(view: View, holder: &Member, eligible: u32) -> Finding {
     use ConditionType::Active;
     let (name, token) = (&holder.pod.name, view.group.election().declared().token);
-    match holder.standing {
-        Standing::Failing(reason) => {
+    match holder.verdict {
+        Verdict::Failing(reason) => {
             let others = if eligible == 0 { ", and no other pod can take over" } else { "" };
             finding(Active, false, reason, format!("{name} is active but unwell{others}"))
         }
-        Standing::Silent => finding(Active, false, Reason::Silent, format!("{name} is active but silent")),
-        Standing::Ended(reason) => finding(Active, false, reason, format!("{name} is active but ending")),
+        Verdict::Silent => finding(Active, false, Reason::Silent, format!("{name} is active but silent")),
+        Verdict::Ended(reason) => finding(Active, false, reason, format!("{name} is active but ending")),
         _ if view.group.record().object.spec.paused => finding(
             Active,
             true,
@@ -321,8 +321,8 @@ mod tests {
         let holder = Some(pod.clone());
         let declared =
             Declaration { token: 5, grant: Some(grant.to_string()), holder, ..Declaration::default() };
-        let standing = Standing::Unproven;
-        let member = Member { pod: pod.clone(), role, standing, ..Member::standby("web-0", 5) };
+        let verdict = Verdict::Unknown;
+        let member = Member { pod: pod.clone(), role, verdict, ..Member::standby("web-0", 5) };
         // Paused, so that a lost label is not put back.
         let policy = Policy { paused: true, ..Policy::default() };
         let world = World { members: vec![member], declared: declared.clone(), policy, ..World::default() };

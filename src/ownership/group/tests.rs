@@ -1,9 +1,12 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use leadergroup_lock::{Key, LockRow, PROTOCOL, Peer, Token};
 
 use super::*;
-use crate::ownership::{Batches, Room, Sessions, deputy};
+use crate::{
+    ownership::{Batches, Room, Sessions, deputy},
+    phase_table::{Ways, documented},
+};
 
 const TTL: Duration = Duration::from_secs(4);
 
@@ -376,32 +379,13 @@ fn possible() -> BTreeSet<(&'static str, &'static str, &'static str)> {
     found
 }
 
-/// The changes of phase in the table of the module's documentation.
-fn documented() -> BTreeMap<String, BTreeSet<(String, String)>> {
-    let words =
-        |text: &str| -> Vec<String> { text.split('`').skip(1).step_by(2).map(str::to_owned).collect() };
-    let rows = include_str!("../mod.rs").lines().filter_map(|line| line.strip_prefix("//! | `"));
-    let rows = rows.map(|row| {
-        let cells: Vec<&str> = row.split('|').collect();
-        let mut ways = BTreeSet::new();
-        for way in cells[2].split(';') {
-            let (events, phases) = way.split_once('→').expect("an arrow");
-            for event in words(events) {
-                ways.extend(words(phases).into_iter().map(|phase| (event.clone(), phase)));
-            }
-        }
-        (cells[0].trim().trim_end_matches('`').to_owned(), ways)
-    });
-    rows.collect()
-}
-
 #[test]
 fn the_table_of_phases_says_what_the_machine_does() {
-    let mut actual: BTreeMap<String, BTreeSet<(String, String)>> = BTreeMap::new();
+    let mut actual = Ways::new();
     for (before, event, after) in possible() {
         actual.entry(before.to_owned()).or_default().insert((event.to_owned(), after.to_owned()));
     }
-    assert_eq!(documented(), actual);
+    assert_eq!(documented(include_str!("../mod.rs")), actual);
 }
 
 /// The room for groups is not exceeded.

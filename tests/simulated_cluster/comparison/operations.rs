@@ -102,7 +102,7 @@ impl Operation {
             (7 | 8, Kind::LeaderGroup) => merge_group(sequence),
             (_, Kind::LeaderGroup) => json_patch(sequence),
             (7 | 8, Kind::Pod) => merge_status(sequence),
-            _ => merge(sequence),
+            _ => merge_object(sequence),
         };
         Self { kind, name, call, dry_run: sequence.below(6) == 0 }
     }
@@ -178,7 +178,18 @@ fn metadata(sequence: &mut Sequence) -> Value {
     one_of(sequence, &changes)
 }
 
-fn merge(sequence: &mut Sequence) -> Call {
+/// A merge patch of the metadata and one of these. The order of the choices belongs to what a seed means.
+fn merge(sequence: &mut Sequence, rests: &[Value], status: bool) -> Call {
+    Call::Merge {
+        metadata: metadata(sequence),
+        rest: one_of(sequence, rests),
+        uid: id(sequence),
+        version: version(sequence),
+        status,
+    }
+}
+
+fn merge_object(sequence: &mut Sequence) -> Call {
     let rests = [
         json!({}),
         json!({}),
@@ -187,13 +198,7 @@ fn merge(sequence: &mut Sequence) -> Call {
         json!({ "spec": { "hostname": "x" } }),
         json!({ "status": { "phase": "Failed" } }),
     ];
-    Call::Merge {
-        metadata: metadata(sequence),
-        rest: one_of(sequence, &rests),
-        uid: id(sequence),
-        version: version(sequence),
-        status: false,
-    }
+    merge(sequence, &rests, false)
 }
 
 fn merge_status(sequence: &mut Sequence) -> Call {
@@ -204,13 +209,7 @@ fn merge_status(sequence: &mut Sequence) -> Call {
             "type": "Ready", "status": "True", "lastProbeTime": null, "lastTransitionTime": "2026-01-01T00:00:00Z",
         }] } }),
     ];
-    Call::Merge {
-        metadata: metadata(sequence),
-        rest: one_of(sequence, &rests),
-        uid: id(sequence),
-        version: version(sequence),
-        status: true,
-    }
+    merge(sequence, &rests, true)
 }
 
 fn merge_group(sequence: &mut Sequence) -> Call {
@@ -231,13 +230,7 @@ fn merge_group(sequence: &mut Sequence) -> Call {
     ];
     // The real server loses the managed fields if the spec is invalid, even where it ignores the spec.
     let status = sequence.below(2) == 0;
-    Call::Merge {
-        metadata: metadata(sequence),
-        rest: if status { one_of(sequence, &statuses) } else { one_of(sequence, &specs) },
-        uid: id(sequence),
-        version: version(sequence),
-        status,
-    }
+    if status { merge(sequence, &statuses, true) } else { merge(sequence, &specs, false) }
 }
 
 fn json_patch(sequence: &mut Sequence) -> Call {

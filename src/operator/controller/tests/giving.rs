@@ -6,72 +6,74 @@ use leadergroup_lock::{LockError, LockRow, Token};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::*;
+use super::{
+    objects::{TOKEN, holder, pod_ref},
+    *,
+};
 use crate::{
-    api::HumanDuration,
-    election::{Event, Outcome, Standing},
+    api::{HumanDuration, Verdict},
+    election::{Event, Outcome},
     health::{ProbeFailure, ProbeOutcome, VoidCause},
     operator::{
-        bench::{TOKEN, holder, pod_ref},
         executor::effect::row_of,
-        index::lock_view::LockNews,
+        index::{self, lock_view::LockNews},
         trouble::Trouble,
     },
     ownership::{Opinion, What},
 };
 
 /// Heartbeats, each after a second.
-fn beats(bench: &mut Bench, others: &[Peer], count: u64) {
+fn beats(stage: &mut Stage, others: &[Peer], count: u64) {
     for _ in 0..count {
-        bench.now += s(1);
-        bench.beat(others, Yielded::None);
-        bench.turn();
+        stage.now += s(1);
+        stage.beat(others, Yielded::None);
+        stage.turn();
     }
 }
 
 /// No other replica claims the group, so this one does, and becomes the owner.
-fn take(bench: &mut Bench, others: &[Peer]) {
-    beats(bench, others, 3);
-    bench.claim(bench.own);
-    bench.turn();
-    assert!(owns(bench, 0));
+fn take(stage: &mut Stage, others: &[Peer]) {
+    beats(stage, others, 3);
+    stage.claim(stage.own);
+    stage.turn();
+    assert!(owns(stage, 0));
 }
 
 /// The election of a group that the replica owns restarts, and finds a term that another replica granted and did not
 /// declare. There is no evidence on its holder, so nothing is under way.
-fn resume(bench: &mut Bench) {
+fn resume(stage: &mut Stage) {
     let term = LockRow {
         token: Token::new(TOKEN + 1),
         grant: Some(Uuid::from_u128(9).into()),
         holder: Some(holder(pod_ref(0, 1))),
         confirmed: false,
-        ..row(0, bench.own)
+        ..row(0, stage.own)
     };
     let declared = group(0).status.map(|status| status.declaration);
     let outcome = Outcome::Read { row: Some(row_of(term)), declared };
-    bench.within(|controller, now| {
+    stage.within(|controller, now| {
         let world = controller.prepare(&name(0), now).expect("the group");
         controller.step(&name(0), Event::Owned { seed: Uuid::nil(), row: None, world }, now);
         // With this seed the tickets begin with one.
         controller.answer(&name(0), 1, outcome, now);
     });
-    assert!(matches!(election(bench, 0).phase(), Phase::Resuming { .. }));
+    assert!(matches!(election(stage, 0).phase(), Phase::Resuming { .. }));
 }
 
 #[test]
 fn a_group_at_rest_goes_to_the_replica_that_it_falls_to_and_one_in_the_middle_of_a_change_stays() {
     let other = elsewhere();
     for changing in [false, true] {
-        let mut bench = listed(1);
-        take(&mut bench, std::slice::from_ref(&other));
+        let mut stage = listed(1);
+        take(&mut stage, std::slice::from_ref(&other));
         if changing {
-            resume(&mut bench);
+            resume(&mut stage);
         }
-        bench.turn();
-        bench.report(&name(0));
-        assert!(!election(&bench, 0).busy());
-        beats(&mut bench, std::slice::from_ref(&other), 4);
-        assert_eq!(owns(&bench, 0), changing, "in the middle of a change: {changing}");
+        stage.turn();
+        stage.report(&name(0));
+        assert!(!election(&stage, 0).busy());
+        beats(&mut stage, std::slice::from_ref(&other), 4);
+        assert_eq!(owns(&stage, 0), changing, "in the middle of a change: {changing}");
     }
 }
 
@@ -79,22 +81,22 @@ fn a_group_at_rest_goes_to_the_replica_that_it_falls_to_and_one_in_the_middle_of
 #[test]
 fn a_group_stays_for_one_ttl_after_an_outage_of_the_database() {
     let others = [elsewhere()];
-    let mut bench = listed(1);
-    take(&mut bench, &others);
-    bench.report(&name(0));
-    beats(&mut bench, &others, 3);
+    let mut stage = listed(1);
+    take(&mut stage, &others);
+    stage.report(&name(0));
+    beats(&mut stage, &others, 3);
     let detail = "the server restarts".to_owned();
-    bench.take(Message::Lock(LockNews::Down(LockError::NoConnection { detail })));
-    beats(&mut bench, &others, 4);
-    assert!(owns(&bench, 0));
-    beats(&mut bench, &others, 1);
-    assert!(!owns(&bench, 0));
+    stage.see(index::Event::Lock(LockNews::Down(LockError::NoConnection { detail })));
+    beats(&mut stage, &others, 4);
+    assert!(owns(&stage, 0));
+    beats(&mut stage, &others, 1);
+    assert!(!owns(&stage, 0));
 }
 
 /// A replica that took the group from another one because it heard the holder, and does not hear it any more. The other
 /// one vouches for the holder.
 struct DeafOwner {
-    bench: Bench,
+    stage: Stage,
     /// Whether it hears the other pods.
     reaches: bool,
     /// How its probes of the holder end.
@@ -116,32 +118,32 @@ impl DeafOwner {
     }
 
     fn on(node: &str, reaches: bool) -> Self {
-        let bench = Bench::before_lists(1, Some(node), SESSION_TTL);
+        let stage = Stage::before_lists(1, Some(node), SESSION_TTL);
         let (written, probes) = (Written::Done, ProbeOutcome::Unanswered);
-        let mut this = Self { bench, reaches, probes, written, other: elsewhere() };
+        let mut this = Self { stage, reaches, probes, written, other: elsewhere() };
         let mut object = group(0);
         (object.spec.lock.ttl, object.spec.lock.retry_interval) = (HumanDuration(s(5)), HumanDuration(s(1)));
-        this.bench.list_groups(vec![object]);
+        this.stage.list_groups(vec![object]);
         this.lease(0);
         let others = [this.other.clone()];
-        beats(&mut this.bench, &others, 3);
+        beats(&mut this.stage, &others, 3);
         let of_other = answered(0, Claimed::By { session: this.other.session });
-        this.bench.take(Message::Claimed { session: this.bench.own, answers: vec![of_other] });
+        this.stage.take(Message::Claimed { session: this.stage.own, answers: vec![of_other] });
         // The other one asks about the holder. This one hears it, offers to take the group, and gets it.
         this.tell(What::Ask { blind: false });
-        (0..3).for_each(|pod| this.bench.probe(0, pod, ProbeOutcome::Success));
-        this.bench.beat(&others, Yielded::Any);
-        this.bench.turn();
-        this.bench.claim(this.bench.own);
-        this.bench.turn();
-        assert!(owns(&this.bench, 0) && election(&this.bench, 0).has_healthy_active());
+        (0..3).for_each(|pod| this.stage.probe(0, pod, ProbeOutcome::Success));
+        this.stage.beat(&others, Yielded::Any);
+        this.stage.turn();
+        this.stage.claim(this.stage.own);
+        this.stage.turn();
+        assert!(owns(&this.stage, 0) && election(&this.stage, 0).has_healthy_active());
         this
     }
 
     fn tell(&mut self, what: What) {
         let opinion = Opinion { what, pods: vec![pod_ref(0, 0).uid.into()] };
         for message in opinion.messages(self.other.session) {
-            self.bench.take(Message::Told(message));
+            self.stage.take(Message::Told(message));
         }
     }
 
@@ -150,42 +152,42 @@ impl DeafOwner {
         let renewed = format!("2026-01-01T00:00:{second:02}.000000Z");
         let lease = json!({ "metadata": { "name": "node-0" }, "spec": { "renewTime": renewed } });
         let lease: Lease = serde_json::from_value(lease).expect("a lease");
-        self.bench.take(Message::NodeLease(watcher::Event::Apply(lease)));
+        self.stage.see(index::Event::NodeLease(watcher::Event::Apply(lease)));
     }
 
     /// Some seconds pass. Returns whether it owns the group after the heartbeat that follows.
     fn owns_after(&mut self, seconds: u64) -> bool {
         for second in 1..=seconds {
-            self.bench.now += s(1);
+            self.stage.now += s(1);
             for pod in 0..3 {
                 let outcome = match pod {
                     0 => self.probes,
                     _ if self.reaches => ProbeOutcome::Success,
                     _ => ProbeOutcome::Unanswered,
                 };
-                self.bench.probe(0, pod, outcome);
+                self.stage.probe(0, pod, outcome);
             }
             if second % 2 == 0 {
                 self.lease(second);
                 self.tell(What::Vouch);
             }
-            self.bench.turn();
+            self.stage.turn();
         }
         match self.written {
-            Written::Done => self.bench.report(&name(0)),
+            Written::Done => self.stage.report(&name(0)),
             Written::Failed => {
                 let (group, uid) = (name(0), group(0).metadata.uid.expect("a UID").into());
                 let reported = Err(Trouble::Unreachable("no descriptors".into()));
-                self.bench.take(Message::Reported { group, uid, reported });
-                self.bench.turn();
+                self.stage.take(Message::Reported { group, uid, reported });
+                self.stage.turn();
             }
             Written::Pending => {}
         }
-        let election = election(&self.bench, 0);
+        let election = election(&self.stage, 0);
         let holder = election.holder().and_then(|pod| election.member(&pod.uid)).expect("the holder");
-        assert_eq!(holder.standing, Standing::HeardElsewhere);
-        self.bench.beat(std::slice::from_ref(&self.other), Yielded::None);
-        owns(&self.bench, 0)
+        assert_eq!(holder.verdict, Verdict::HeardElsewhere);
+        self.stage.beat(std::slice::from_ref(&self.other), Yielded::None);
+        owns(&self.stage, 0)
     }
 }
 
@@ -221,11 +223,11 @@ fn a_group_that_could_not_be_given_up_has_not_moved() {
         let mut owner = DeafOwner::new(true);
         assert!(owner.owns_after(58) && !owner.owns_after(4));
         let groups = if failed { vec![name(0)] } else { Vec::new() };
-        owner.bench.take(Message::NotGiven(groups));
+        owner.stage.take(Message::NotGiven(groups));
         // It is not claimed back at once.
         let others = [owner.other.clone()];
-        beats(&mut owner.bench, &others, 5);
-        take(&mut owner.bench, &others);
+        beats(&mut owner.stage, &others, 5);
+        take(&mut owner.stage, &others);
         assert_eq!(owner.owns_after(8), !failed);
     }
 }
@@ -235,15 +237,15 @@ fn a_group_that_could_not_be_given_up_has_not_moved() {
 fn a_group_that_was_taken_because_its_holder_is_heard_is_not_given_back_for_minutes() {
     let mut owner = DeafOwner::on("node-0", true);
     let mut owns_after = |seconds: u64| {
-        owner.bench.now += s(seconds);
+        owner.stage.now += s(seconds);
         for second in 1..=8 {
-            owner.bench.now += s(1);
-            (0..3).for_each(|pod| owner.bench.probe(0, pod, ProbeOutcome::Success));
+            owner.stage.now += s(1);
+            (0..3).for_each(|pod| owner.stage.probe(0, pod, ProbeOutcome::Success));
             owner.lease(second);
-            owner.bench.report(&name(0));
-            owner.bench.beat(std::slice::from_ref(&owner.other), Yielded::None);
+            owner.stage.report(&name(0));
+            owner.stage.beat(std::slice::from_ref(&owner.other), Yielded::None);
         }
-        owns(&owner.bench, 0)
+        owns(&owner.stage, 0)
     };
     assert!(owns_after(0) && owns_after(240));
     assert!(!owns_after(60));
@@ -258,24 +260,24 @@ fn a_group_without_a_holder_goes_to_a_replica_that_can_judge_its_pods() {
         (ProbeOutcome::Unanswered, std::slice::from_ref(&other), true),
         (failed, &[], false),
     ] {
-        let mut bench = Bench::before_lists(1, Some("node-0"), SESSION_TTL);
+        let mut stage = Stage::before_lists(1, Some("node-0"), SESSION_TTL);
         let mut object = group(0);
         (object.spec.lock.ttl, object.spec.lock.retry_interval) = (HumanDuration(s(5)), HumanDuration(s(1)));
-        bench.list_groups(vec![object]);
-        let gone = bench.pod(0, 0, true);
-        bench.take(Message::Pod(None, watcher::Event::Delete(gone)));
-        beats(&mut bench, others, 3);
-        let free = answered(0, Claimed::Ours(LockRow { holder: None, ..row(0, bench.own) }));
-        bench.take(Message::Claimed { session: bench.own, answers: vec![free] });
+        stage.list_groups(vec![object]);
+        let gone = stage.pod(0, 0, true);
+        stage.see(index::Event::Pod(None, watcher::Event::Delete(gone)));
+        beats(&mut stage, others, 3);
+        let free = answered(0, Claimed::Ours(LockRow { holder: None, ..row(0, stage.own) }));
+        stage.take(Message::Claimed { session: stage.own, answers: vec![free] });
         for _ in 0..8 {
-            bench.now += s(1);
-            bench.probe(0, 1, failed);
-            bench.probe(0, 2, second_pod);
-            bench.turn();
+            stage.now += s(1);
+            stage.probe(0, 1, failed);
+            stage.probe(0, 2, second_pod);
+            stage.turn();
         }
-        assert!(owns(&bench, 0) && election(&bench, 0).holder().is_none());
-        bench.beat(others, Yielded::None);
-        assert_eq!(owns(&bench, 0), !gives, "{second_pod:?}, {others:?}");
+        assert!(owns(&stage, 0) && election(&stage, 0).holder().is_none());
+        stage.beat(others, Yielded::None);
+        assert_eq!(owns(&stage, 0), !gives, "{second_pod:?}, {others:?}");
     }
 }
 
@@ -284,22 +286,22 @@ fn a_group_without_a_holder_goes_to_a_replica_that_can_judge_its_pods() {
 fn a_group_whose_holder_fails_goes_to_a_replica_that_may_hear_a_candidate() {
     let other = elsewhere();
     for heard in [false, true] {
-        let mut bench = Bench::before_lists(1, Some("node-0"), SESSION_TTL);
+        let mut stage = Stage::before_lists(1, Some("node-0"), SESSION_TTL);
         let mut object = group(0);
         (object.spec.lock.ttl, object.spec.lock.retry_interval) = (HumanDuration(s(5)), HumanDuration(s(1)));
-        bench.list_groups(vec![object]);
-        take(&mut bench, std::slice::from_ref(&other));
+        stage.list_groups(vec![object]);
+        take(&mut stage, std::slice::from_ref(&other));
         for _ in 0..8 {
-            bench.now += s(1);
-            bench.probe(0, 0, ProbeOutcome::Refused(ProbeFailure::ConnectionRefused));
-            bench.probe(0, 1, ProbeOutcome::Unanswered);
-            bench.probe(0, 2, if heard { ProbeOutcome::Success } else { ProbeOutcome::Unanswered });
-            bench.turn();
+            stage.now += s(1);
+            stage.probe(0, 0, ProbeOutcome::Refused(ProbeFailure::ConnectionRefused));
+            stage.probe(0, 1, ProbeOutcome::Unanswered);
+            stage.probe(0, 2, if heard { ProbeOutcome::Success } else { ProbeOutcome::Unanswered });
+            stage.turn();
         }
-        assert!(owns(&bench, 0));
-        assert_eq!(election(&bench, 0).busy(), heard, "it changes the holder");
-        bench.beat(std::slice::from_ref(&other), Yielded::None);
-        assert_eq!(owns(&bench, 0), heard);
+        assert!(owns(&stage, 0));
+        assert_eq!(election(&stage, 0).busy(), heard, "it changes the holder");
+        stage.beat(std::slice::from_ref(&other), Yielded::None);
+        assert_eq!(owns(&stage, 0), heard);
     }
 }
 
@@ -307,21 +309,21 @@ fn a_group_whose_holder_fails_goes_to_a_replica_that_may_hear_a_candidate() {
 #[test]
 fn an_unfinished_change_goes_to_a_replica_that_may_hear_a_candidate() {
     let other = elsewhere();
-    let mut bench = Bench::before_lists(1, Some("node-0"), SESSION_TTL);
+    let mut stage = Stage::before_lists(1, Some("node-0"), SESSION_TTL);
     let mut object = group(0);
     (object.spec.lock.ttl, object.spec.lock.retry_interval) = (HumanDuration(s(5)), HumanDuration(s(1)));
-    bench.list_groups(vec![object]);
-    take(&mut bench, std::slice::from_ref(&other));
-    resume(&mut bench);
+    stage.list_groups(vec![object]);
+    take(&mut stage, std::slice::from_ref(&other));
+    resume(&mut stage);
     let mut unheard = |seconds: u64| {
         for _ in 0..seconds {
-            bench.now += s(1);
-            (0..3).for_each(|pod| bench.probe(0, pod, ProbeOutcome::Unanswered));
-            bench.turn();
-            bench.beat(std::slice::from_ref(&other), Yielded::None);
+            stage.now += s(1);
+            (0..3).for_each(|pod| stage.probe(0, pod, ProbeOutcome::Unanswered));
+            stage.turn();
+            stage.beat(std::slice::from_ref(&other), Yielded::None);
         }
-        assert!(!owns(&bench, 0) || matches!(election(&bench, 0).phase(), Phase::Resuming { .. }));
-        owns(&bench, 0)
+        assert!(!owns(&stage, 0) || matches!(election(&stage, 0).phase(), Phase::Resuming { .. }));
+        owns(&stage, 0)
     };
     assert!(unheard(4), "it waits for evidence first");
     assert!(!unheard(4));

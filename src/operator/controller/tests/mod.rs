@@ -2,8 +2,12 @@
 //! started and never carried out; their results are messages as well.
 
 mod adoption;
+mod events;
 mod giving;
+mod measurements;
+mod objects;
 mod reporting;
+mod stage;
 
 use std::time::Duration;
 
@@ -11,12 +15,11 @@ use leadergroup_lock::{Claimed, Peer, SessionId};
 
 use crate::{
     election::{Group as Election, Phase},
-    operator::{
-        bench::{Bench, answered, group, name, row},
-        message::Message,
-    },
+    operator::message::Message,
     ownership::Yielded,
 };
+use objects::{answered, group, name, row};
+use stage::Stage;
 
 const SESSION_TTL: Duration = Duration::from_secs(4);
 
@@ -25,10 +28,10 @@ const fn s(seconds: u64) -> Duration {
 }
 
 /// A replica on the node of the first pods, which are active, that has listed so many groups.
-fn listed(groups: usize) -> Bench {
-    let mut bench = Bench::before_lists(groups, Some("node-0"), SESSION_TTL);
-    bench.list();
-    bench
+fn listed(groups: usize) -> Stage {
+    let mut stage = Stage::before_lists(groups, Some("node-0"), SESSION_TTL);
+    stage.list();
+    stage
 }
 
 /// A replica on another node: each group whose active pod is on the first node falls to it.
@@ -36,10 +39,10 @@ fn elsewhere() -> Peer {
     Peer { session: SessionId::new(), place: Some("node-9".to_owned()) }
 }
 
-fn election(bench: &Bench, group: usize) -> &Election {
-    bench.view(&name(group)).group.election()
+fn election(stage: &Stage, group: usize) -> &Election {
+    stage.view(&name(group)).group.election()
 }
 
-fn owns(bench: &Bench, group: usize) -> bool {
-    bench.view(&name(group)).group.is_owned()
+fn owns(stage: &Stage, group: usize) -> bool {
+    stage.view(&name(group)).group.is_owned()
 }

@@ -3,34 +3,37 @@
 use leadergroup_lock::LockError;
 
 use super::*;
-use crate::{api::LeaderGroupStatus, operator::index::lock_view::LockNews};
+use crate::{
+    api::LeaderGroupStatus,
+    operator::index::{Event, lock_view::LockNews},
+};
 
 /// The last status that was to be written.
-fn told(bench: &Bench) -> LeaderGroupStatus {
-    bench.view(&name(0)).group.report.told.clone().expect("a report")
+fn told(stage: &Stage) -> LeaderGroupStatus {
+    stage.view(&name(0)).group.report.told.clone().expect("a report")
 }
 
 #[test]
 fn a_replica_that_never_reached_the_database_leaves_the_report_of_the_owner_as_it_is() {
     // The report of an owner that heard all pods. This replica has heard none.
-    let mut owner = Bench::new(1, 3);
+    let mut owner = Stage::new(1, 3);
     owner.now += s(60);
     let before = owner.view(&name(0)).group.record().status().expect("a status").clone();
     assert_eq!((before.eligible, before.members), (3, 3));
     let mut object = group(0);
     object.status = Some(before.clone());
 
-    let mut bench = Bench::before_lists(1, Some("node-9"), SESSION_TTL);
-    bench.list_groups(vec![object]);
+    let mut stage = Stage::before_lists(1, Some("node-9"), SESSION_TTL);
+    stage.list_groups(vec![object]);
     let endpoint = "the database".to_owned();
     for _ in 0..15 {
-        bench.now += s(1);
+        stage.now += s(1);
         let detail = "connection refused".to_owned();
         let error = LockError::Unreachable { endpoint: endpoint.clone(), detail };
-        bench.take(Message::Lock(LockNews::Down(error)));
-        bench.turn();
+        stage.see(Event::Lock(LockNews::Down(error)));
+        stage.turn();
     }
-    let mut after = told(&bench);
+    let mut after = told(&stage);
     let unreachable =
         after.conditions.iter().find(|it| it.type_ == "LockStoreReachable").expect("the reason");
     assert_eq!(unreachable.status, "False");

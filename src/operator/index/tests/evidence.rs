@@ -3,11 +3,11 @@
 use super::*;
 
 #[test]
-fn a_probe_is_looked_at_only_if_it_changes_the_standing() {
+fn a_probe_is_looked_at_only_if_it_changes_the_verdict() {
     let mut case = Case::web();
     case.probe("a", ProbeOutcome::Success);
     assert_eq!(case.dirty(), ["web"]);
-    assert_eq!(case.seen("web")[0], ("a".into(), Standing::Eligible));
+    assert_eq!(case.seen("web")[0], ("a".into(), Verdict::Eligible));
     let first = case.index.next_deadline().expect("the proof grows old");
     for _ in 0..3 {
         case.now += s(1);
@@ -25,7 +25,7 @@ fn a_probe_is_looked_at_only_if_it_changes_the_standing() {
     case.seen("web");
     case.probe("a", ProbeOutcome::Refused(ProbeFailure::ConnectionRefused));
     assert_eq!(case.dirty(), ["web"]);
-    assert_eq!(case.seen("web")[0].1, Standing::Failing(Reason::ProbeRefused));
+    assert_eq!(case.seen("web")[0].1, Verdict::Failing(Reason::ProbeRefused));
     // A pod that nobody tracks.
     case.probe("z", ProbeOutcome::Success);
     assert_eq!(case.dirty(), [""; 0]);
@@ -42,7 +42,7 @@ fn a_proof_that_grows_old_makes_the_group_dirty_when_its_time_has_come() {
     case.now = at;
     case.index.advance(at);
     assert_eq!(case.dirty(), ["web"]);
-    assert_eq!(case.seen("web")[0].1, Standing::Unproven);
+    assert_eq!(case.seen("web")[0].1, Verdict::Unknown);
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn the_targets_are_the_pods_that_can_be_probed() {
     let first = case.version + 1;
     case.apply(Event::Retargeted("a".into(), first));
     assert_eq!(case.dirty(), ["web"]);
-    assert_eq!(case.seen("web")[0].1, Standing::Unproven);
+    assert_eq!(case.seen("web")[0].1, Verdict::Unknown);
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_lease_that_stands_still_speaks_against_the_pods_of_its_node_that_cannot_be_
     case.now += s(10);
     case.lease("node-1", 2);
     assert_eq!(case.dirty(), ["web"]);
-    assert_eq!(case.seen("web")[0].1, Standing::Eligible);
+    assert_eq!(case.seen("web")[0].1, Verdict::Eligible);
     case.now += s(5);
     case.lease("node-1", 2);
     assert_eq!(case.dirty(), [""; 0], "it is as alive as before");
@@ -213,20 +213,20 @@ fn a_lease_that_stands_still_speaks_against_the_pods_of_its_node_that_cannot_be_
         case.index.advance(case.now);
     }
     assert_eq!(case.dirty(), ["web"]);
-    assert_eq!(case.seen("web")[0].1, Standing::Silent);
+    assert_eq!(case.seen("web")[0].1, Verdict::Silent);
     // If the watch fails, nothing is held against the node any more.
     case.apply(Event::WatchFailed(Watched::NodeLeases, None, "gone".to_owned()));
     assert_eq!(case.dirty(), ["web"]);
-    assert_eq!(case.seen("web")[0].1, Standing::Unproven);
+    assert_eq!(case.seen("web")[0].1, Verdict::Unknown);
 }
 
 #[test]
 fn the_silence_of_other_nodes_does_not_count_while_none_is_reached_and_one_is_alive() {
-    for (own, renews, other, standing) in [
-        ("node-9", true, ProbeOutcome::Unanswered, Standing::Unproven),
-        ("node-9", false, ProbeOutcome::Unanswered, Standing::Silent),
-        ("node-9", true, ProbeOutcome::Success, Standing::Silent),
-        ("node-1", true, ProbeOutcome::Unanswered, Standing::Silent),
+    for (own, renews, other, verdict) in [
+        ("node-9", true, ProbeOutcome::Unanswered, Verdict::Unknown),
+        ("node-9", false, ProbeOutcome::Unanswered, Verdict::Silent),
+        ("node-9", true, ProbeOutcome::Success, Verdict::Silent),
+        ("node-1", true, ProbeOutcome::Unanswered, Verdict::Silent),
     ] {
         let case = Case::web();
         let mut case = Case { index: case.index.on_node(Some(own.to_owned())), ..case };
@@ -244,7 +244,7 @@ fn the_silence_of_other_nodes_does_not_count_while_none_is_reached_and_one_is_al
             case.index.advance(case.now);
         }
         let what = format!("on {own}, renewed: {renews}, the other: {other:?}");
-        assert_eq!(case.seen("web")[0].1, standing, "{what}");
+        assert_eq!(case.seen("web")[0].1, verdict, "{what}");
     }
 }
 
@@ -282,7 +282,7 @@ fn others_are_asked_about_a_holder_that_is_not_heard_and_their_answer_is_believe
             other => panic!("{other:?}"),
         });
         assert_eq!(asks.collect::<Vec<_>>(), [3, 6].map(|second| (second, "a", blind)), "on {own}");
-        let before = if blind { Standing::Unproven } else { Standing::Silent };
+        let before = if blind { Verdict::Unknown } else { Verdict::Silent };
         assert_eq!(case.seen("web")[0].1, before, "its own words and those of a stranger are ignored");
         case.dirty();
         let requests = case.apply(Event::Opinion(other, vouch()));
@@ -291,7 +291,7 @@ fn others_are_asked_about_a_holder_that_is_not_heard_and_their_answer_is_believe
             "its owner is to hand it over: {requests:?}"
         );
         assert_eq!(case.dirty(), ["web"]);
-        assert_eq!(case.seen("web")[0].1, Standing::HeardElsewhere);
+        assert_eq!(case.seen("web")[0].1, Verdict::HeardElsewhere);
     }
 }
 
@@ -358,14 +358,14 @@ fn a_replica_whose_probes_cannot_be_sent_says_so_and_asks_others_about_its_holde
     assert_eq!(coverage(&case), ProbeCoverage::Hindered(VoidCause::Descriptors));
     // The answer is believed once the pod has not been judged for a ttl.
     case.apply(Event::Opinion(other, Opinion { what: What::Vouch, pods: vec!["a".into()] }));
-    assert_eq!(case.seen("web")[0].1, Standing::Unproven);
+    assert_eq!(case.seen("web")[0].1, Verdict::Unknown);
     case.now += s(2);
-    assert_eq!(case.seen("web")[0].1, Standing::HeardElsewhere);
+    assert_eq!(case.seen("web")[0].1, Verdict::HeardElsewhere);
     for uid in ["a", "b"] {
         case.probe(uid, ProbeOutcome::Success);
     }
     assert_eq!(case.dirty(), ["web"]);
-    assert_eq!(case.seen("web")[0].1, Standing::Eligible);
+    assert_eq!(case.seen("web")[0].1, Verdict::Eligible);
     assert_eq!(coverage(&case), ProbeCoverage::TcpOnly);
 }
 

@@ -18,8 +18,7 @@ use super::{
     watch_health::Watched,
 };
 use crate::{
-    api::{HoldConnection, Reason, Role, Sighting},
-    election::Standing,
+    api::{HoldConnection, Reason, Role, Sighting, Verdict},
     health::{ProbeEvent, ProbeFailure, ProbeOutcome, ProbeStep, VoidCause},
     operator::object::GroupName,
     ownership::{Opinion, Probing, What, Yielded},
@@ -147,10 +146,10 @@ impl Case {
         self.index.take_dirty().into_iter().map(|name| name.name.to_string()).collect()
     }
 
-    /// Looks at a group: its pods and their standings.
-    fn seen(&mut self, group: &str) -> Vec<(String, Standing)> {
+    /// Looks at a group: its pods and their verdicts.
+    fn seen(&mut self, group: &str) -> Vec<(String, Verdict)> {
         let world = self.index.world(&name(group), Some("a"), self.now).expect("the group");
-        world.members.into_iter().map(|member| (member.pod.uid, member.standing)).collect()
+        world.members.into_iter().map(|member| (member.pod.uid, member.verdict)).collect()
     }
 
     fn obstacle(&self, group: &str) -> Option<Reason> {

@@ -115,7 +115,7 @@ fn a_pod_that_leaves_the_selector_is_no_longer_the_groups() {
     case.probe("a", ProbeOutcome::Success);
     assert_eq!(case.dirty(), [""; 0]);
     case.pod("a", "web", &json!({}));
-    assert_eq!(case.seen("web")[0], ("a".into(), Standing::Unproven), "its evidence was forgotten");
+    assert_eq!(case.seen("web")[0], ("a".into(), Verdict::Unknown), "its evidence was forgotten");
 }
 
 #[test]
@@ -130,12 +130,12 @@ fn a_pod_that_two_groups_select_is_a_candidate_of_neither_and_both_say_so() {
         for pod in ["a", "b"] {
             case.probe(pod, ProbeOutcome::Success);
         }
-        case.seen("web").into_iter().map(|(_, standing)| standing).collect::<Vec<_>>()
+        case.seen("web").into_iter().map(|(_, verdict)| verdict).collect::<Vec<_>>()
     };
-    assert_eq!((eligible(&mut case), contested(&case, "web")), (vec![Standing::Eligible; 2], None));
+    assert_eq!((eligible(&mut case), contested(&case, "web")), (vec![Verdict::Eligible; 2], None));
     case.group("younger", "g2", "web", 1);
     assert_eq!(case.dirty(), ["web", "younger"]);
-    assert_eq!(eligible(&mut case), [Standing::Contested; 2]);
+    assert_eq!(eligible(&mut case), [Verdict::Contested; 2]);
     assert!(case.seen("younger").is_empty(), "the pods belong to the older one");
     assert_eq!(contested(&case, "web"), Some((false, true, true)));
     assert_eq!(contested(&case, "younger"), Some((true, false, true)));
@@ -175,7 +175,7 @@ fn a_group_keeps_its_active_pod_that_an_older_one_begins_to_select() {
     put(&mut case, false, "active");
     case.probe("q", ProbeOutcome::Success);
     assert_eq!(stopped(&put(&mut case, true, "active")), [""; 0], "its evidence stays");
-    assert_eq!(case.seen("younger"), [("q".into(), Standing::Eligible)]);
+    assert_eq!(case.seen("younger"), [("q".into(), Verdict::Eligible)]);
     // A second active pod behind a Service that selects by the labels of the older one is not made.
     assert_eq!(of(&mut case, "web"), [""; 0]);
     assert_eq!((case.obstacle("web"), case.obstacle("younger")), (Some(Reason::SelectedByOtherGroup), None));
@@ -186,7 +186,7 @@ fn a_group_keeps_its_active_pod_that_an_older_one_begins_to_select() {
         (None, 1, 0)
     );
     case.probe("q", ProbeOutcome::Success);
-    assert!(case.seen("web").contains(&("q".into(), Standing::Contested)));
+    assert!(case.seen("web").contains(&("q".into(), Verdict::Contested)));
     // The younger one has declared it, and not labelled it yet.
     younger["status"] = json!({ "observedGeneration": 1,
         "declaration": { "token": 3, "holder": { "name": "q", "uid": "q" } } });
@@ -196,10 +196,10 @@ fn a_group_keeps_its_active_pod_that_an_older_one_begins_to_select() {
     case.probe("q", ProbeOutcome::Success);
     assert_eq!(
         (case.seen("younger"), of(&mut case, "web").len()),
-        (vec![("q".into(), Standing::Contested)], 0)
+        (vec![("q".into(), Verdict::Contested)], 0)
     );
     put(&mut case, false, "standby");
-    assert_eq!(case.seen("younger"), [("q".into(), Standing::Eligible)]);
+    assert_eq!(case.seen("younger"), [("q".into(), Verdict::Eligible)]);
 }
 
 #[test]
@@ -218,13 +218,13 @@ fn a_changed_selector_gathers_the_pods_again() {
 fn a_group_of_the_same_name_with_another_uid_is_another_group() {
     let mut case = Case::web();
     case.probe("a", ProbeOutcome::Success);
-    assert_eq!(case.seen("web")[0].1, Standing::Eligible);
+    assert_eq!(case.seen("web")[0].1, Verdict::Eligible);
     let requests = case.group("web", "g2", "web", 9);
     assert!(forgotten(&requests));
     assert_eq!(stopped(&requests), ["a", "b"]);
     assert_eq!(case.dirty(), ["web"]);
     assert_eq!(&*case.index.group(&name("web")).expect("the new one").record().uid, "g2");
-    let unproven = |uid: &str| (uid.to_owned(), Standing::Unproven);
+    let unproven = |uid: &str| (uid.to_owned(), Verdict::Unknown);
     assert_eq!(case.seen("web"), [unproven("a"), unproven("b")], "what was known of the pods is forgotten");
     // An owner's selector that was read for the old group is nothing to the new one.
     let owner = json!({ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "rs" });

@@ -1,0 +1,74 @@
+//! One holder of a process: what it asks with, and the terms that it has.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use crate::guard::{Guard, HeldTerm};
+use crate::process::Process;
+use crate::unfinished::Unfinished;
+use crate::{AcquireRequest, ClientConfig, EraId, Holder, Key, Token};
+
+/// Asks for keys on behalf of one holder. Clones are the same holder.
+#[derive(Clone)]
+pub(crate) struct Applicant {
+    pub(crate) process: Arc<Process>,
+    pub(crate) config: Arc<ClientConfig>,
+    pub(crate) holder: Holder,
+    /// The terms that this holder has. The guards keep them alive.
+    held: Arc<Mutex<HashMap<Key, Weak<HeldTerm>>>>,
+}
+
+impl Applicant {
+    /// A holder that has no terms.
+    pub(crate) fn new(process: Arc<Process>, config: ClientConfig, holder: Holder) -> Self {
+        Self { process, config: Arc::new(config), holder, held: Arc::default() }
+    }
+
+    /// Another holder of the same process.
+    pub(crate) fn another(&self, name: &str) -> Self {
+        let uid = uuid::Uuid::new_v4().to_string();
+        let holder = Holder { uid, name: name.to_owned(), ..self.holder.clone() };
+        Self { holder, held: Arc::default(), ..self.clone() }
+    }
+
+    pub(crate) fn request(&self, key: &Key) -> AcquireRequest {
+        let request = AcquireRequest::new(key.clone(), self.holder.clone(), self.config.reason.clone());
+        AcquireRequest { lock_delay: self.config.lock_delay, ..request }
+    }
+
+    /// Returns a guard for a request that was granted in this era, if the grant still counts.
+    pub(crate) fn hold(
+        &self,
+        unfinished: &mut Unfinished,
+        era: Option<EraId>,
+        request: &AcquireRequest,
+        token: Token,
+    ) -> Option<Guard> {
+        let (session, key) = (unfinished.session, &request.key);
+        if !self.process.covers(session) {
+            return None;
+        }
+        tracing::debug!(%key, %token, holder = %self.holder.name, "the lock is held");
+        let term = HeldTerm::new(unfinished, self.holder.name.clone(), token, self.config.max_hold);
+        // From now on, the term is checked when the era changes. If the era changed just before, the grant may be lost;
+        // or the grant came from another server than the heartbeat's answer.
+        let weak: Weak<HeldTerm> = Arc::downgrade(&term);
+        self.process.terms.enter(request.grant, weak);
+        if Some(self.process.lease.borrow().era) != era {
+            self.process.store.database.pool.forget();
+            return None;
+        }
+        let mut held = self.held.lock();
+        held.retain(|_, term| term.strong_count() > 0);
+        held.insert(key.clone(), Arc::downgrade(&term));
+        Some(Guard::new(term))
+    }
+
+    /// Another guard for the key, if this holder already has it.
+    pub(crate) fn again(&self, key: &Key) -> Option<Guard> {
+        let term = self.held.lock().get(key).and_then(Weak::upgrade)?;
+        Guard::again(term)
+    }
+}

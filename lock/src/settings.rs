@@ -1,0 +1,88 @@
+//! Settings of sessions and of clients.
+
+use std::time::Duration;
+
+use crate::LockError;
+
+/// Settings of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionConfig {
+    /// The name of the process in tables and in the history.
+    pub name: String,
+    /// Sessions with the same value watch each other, besides a few neighbours.
+    pub peers: Option<String>,
+    /// Where the process runs, such as the name of its node. Only peers see it; the lock does not use it.
+    pub place: Option<String>,
+    /// After this long without a heartbeat, others take what the session holds. Its own lease ends before that.
+    pub ttl: Duration,
+    /// Time between two heartbeats; at most a third of `ttl`.
+    pub retry_interval: Duration,
+}
+
+impl Default for SessionConfig {
+    fn default() -> Self {
+        Self {
+            name: "unnamed".to_owned(),
+            peers: None,
+            place: None,
+            ttl: Duration::from_secs(5),
+            retry_interval: Duration::from_secs(1),
+        }
+    }
+}
+
+/// A heartbeat must have three tries within the ttl.
+pub(crate) fn check(ttl: Duration, retry_interval: Duration) -> Result<(), LockError> {
+    if !retry_interval.is_zero() && retry_interval.checked_mul(3).is_some_and(|three| three <= ttl) {
+        return Ok(());
+    }
+    let problem = format!(
+        "must be above zero, and at most a third of ttl ({retry_interval:?} with a ttl of {ttl:?}); choose a longer ttl"
+    );
+    Err(LockError::Config { key: "retryInterval", problem })
+}
+
+/// Settings of a client: how it keeps its session, and how it requests keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientConfig {
+    /// The holder's name in tables and in the history.
+    pub name: String,
+    /// After this long without a heartbeat, the client's keys go to others. Its guards are lost before that.
+    pub ttl: Duration,
+    /// Time between two heartbeats; at most a third of `ttl`. Waiters poll at the same interval, besides being woken.
+    pub retry_interval: Duration,
+    /// The reason for its requests, kept in the history.
+    pub reason: String,
+    /// For how long no one gets a key after this client's session was marked dead while it held the key: effects of
+    /// work that was under way may come late. The waiters measure it, each from the time when it first learns of the
+    /// death mark. A release and a [`shutdown`](crate::Client::shutdown) hand over at once.
+    pub lock_delay: Duration,
+    /// The longest time that a key may be held. After that, its guard is [lost](crate::Guard::lost). The key is free
+    /// for others when the guard is dropped, or else with the first heartbeat after another fifth of the ttl, whatever
+    /// the holder does.
+    pub max_hold: Option<Duration>,
+    /// Whether the heartbeat runs in its own thread, with its own connections. Then code that blocks the caller's
+    /// runtime does not lose the lock.
+    pub heartbeat_thread: bool,
+    /// Whether a try, and a wait whose time is over, may take longer if something has to be observed before anyone can
+    /// get the key. If the holder has been silent for twice its ttl, this takes its ttl: the client watches the holder,
+    /// marks it dead, and tries once more. In the [quarantine](crate::Quarantine) after a failover, it takes the
+    /// longest ttl. Without this, programs that only try once, and end, never get such a key.
+    pub confirm_death: bool,
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        let SessionConfig { name, ttl, retry_interval, .. } = SessionConfig::default();
+        Self {
+            name,
+            ttl,
+            retry_interval,
+            reason: "asked for it".to_owned(),
+            lock_delay: Duration::ZERO,
+            max_hold: None,
+            heartbeat_thread: false,
+            confirm_death: true,
+        }
+    }
+}
