@@ -1,0 +1,17 @@
+//! The agent runs a program in a pod only while the pod has the authority to run it: exactly one pod of a group works.
+//!
+//! The authority is the declaration in the status of the `LeaderGroup`. The agent reads it itself, with quorum reads,
+//! and runs the program for at most one lease after the last read that showed it. No other process lends the authority
+//! or extends it, so neither the operator nor PostgreSQL has to be available while the program runs.
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `contract.rs` | what the declaration says about the program: the types that the operator writes and the agent reads |
+//! | `answer.rs` | the signed answer to the operator: what the agent will never do again |
+//! | `moment.rs` | points in time on two clocks, neither of which is trusted alone |
+//! | `machine.rs` | the decisions: reads and ends go in, starts and signals come out. No clock, no process, no network |
+
+pub mod answer;
+pub mod contract;
+pub mod machine;
+pub mod moment;
