@@ -77,17 +77,22 @@ impl From<Boot> for String {
 }
 
 /// How the program of a term may run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Run {
     /// The start of the agent that may run the program.
     pub boot: Boot,
     /// How long after a quorum read the program may run: at most [`LONGEST_LEASE`].
+    #[serde(rename = "leaseMilliseconds", with = "milliseconds")]
     pub lease: Duration,
     /// Whether the former program is known to be over. Until then the program does not start.
+    #[serde(default)]
     pub cleared: bool,
     /// Whether the program is to end, because another pod will take over as planned.
+    #[serde(default)]
     pub stop: bool,
     /// While this is set, the lease is not extended. A random name, so that one hold is not taken for another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<String>,
 }
 
@@ -115,12 +120,30 @@ pub enum Former {
 }
 
 /// The term that is declared, as far as the agent reads it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Declared {
     /// The token of the term.
     pub token: i64,
     /// How its program may run; none if the group's pods are not supervised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<Run>,
+}
+
+mod milliseconds {
+    //! Durations as whole numbers of milliseconds.
+
+    use std::time::Duration;
+
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_millis)
+    }
 }
 
 #[cfg(test)]

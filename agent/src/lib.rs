@@ -7,11 +7,17 @@
 //! | file | what it owns |
 //! |---|---|
 //! | `contract.rs` | what the declaration says about the program: the types that the operator writes and the agent reads |
+//! | `machine.rs` | the decisions: reads and ends go in, starts and signals come out. No clock, no process, no network |
 //! | `answer.rs` | the signed answer to the operator: what the agent will never do again |
 //! | `moment.rs` | points in time on two clocks, neither of which is trusted alone |
-//! | `machine.rs` | the decisions: reads and ends go in, starts and signals come out. No clock, no process, no network |
+//! | `supervisor/` | process 1 of the container: runs the program, has the key and the deadline |
+//! | `network/` | its child: reads the declaration, answers the operator and the kubelet. Decides nothing |
+//! | `messages.rs` | what these two tell each other |
 
 pub mod answer;
 pub mod contract;
 pub mod machine;
+pub mod messages;
 pub mod moment;
+pub mod network;
+pub mod supervisor;

@@ -11,6 +11,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     contract::{Boot, Declared, LONGEST_LEASE, Run},
     moment::Moment,
@@ -53,7 +55,8 @@ pub enum Effect {
 }
 
 /// Why a program has to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Why {
     /// Another term was declared.
     Superseded,
@@ -147,6 +150,11 @@ impl Machine {
         self.program.as_ref().map(|program| (program.token, program.deadline))
     }
 
+    /// Why the program has to end, if it was told to.
+    pub fn ends(&self) -> Option<Why> {
+        self.program.as_ref()?.stopping.map(|stopping| stopping.why)
+    }
+
     fn read(&mut self, sent_at: Moment, shown: Option<&Declared>, now: Moment, effects: &mut Vec<Effect>) {
         // The answers may arrive in another order than the reads were sent in. One that was sent before another one
         // says nothing new.
@@ -216,6 +224,17 @@ impl Machine {
             stopping.killed = true;
             effects.push(Effect::Kill(stopping.why));
         }
+    }
+}
+
+impl std::fmt::Display for Why {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Superseded => "another term was declared",
+            Self::Gone => "the LeaderGroup no longer declares this term",
+            Self::Planned => "another pod takes over as planned",
+            Self::Lapsed => "the declaration could not be read for almost the whole lease",
+        })
     }
 }
 

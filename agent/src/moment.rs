@@ -7,8 +7,11 @@
 
 use std::time::Duration;
 
-/// A point in time of one process, as two clocks show it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+/// A point in time of one machine, as two clocks show it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
     /// `CLOCK_BOOTTIME`.
     pub boottime: Duration,
@@ -17,6 +20,14 @@ pub struct Moment {
 }
 
 impl Moment {
+    /// The present. All processes of the machine have the same clocks.
+    pub fn now() -> Self {
+        // The raw clock is read first, so that a pause between the readings makes no deadline later.
+        let [raw, monotonic, boottime] = [ClockId::MonotonicRaw, ClockId::Monotonic, ClockId::Boottime]
+            .map(|clock| since_start(clock_gettime(clock)));
+        Self { boottime, raw: raw.saturating_add(boottime.saturating_sub(monotonic)) }
+    }
+
     /// This much later.
     #[must_use]
     pub fn after(self, time: Duration) -> Self {
@@ -51,6 +62,11 @@ impl Moment {
         let passed = |earlier: Duration, now: Duration| now.saturating_sub(earlier);
         passed(earlier.boottime, self.boottime).min(passed(earlier.raw, self.raw))
     }
+}
+
+/// Neither part of these clocks is ever negative, and nanoseconds stay below a second.
+fn since_start(time: Timespec) -> Duration {
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 #[cfg(test)]
