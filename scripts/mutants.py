@@ -34,8 +34,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # The rooms of the code, the chart, and the checkers in tests.
 ROOMS = (
-    "api chart cli config e2e election health lock memory operator ownership routing simulated_cluster simulation status "
-    "telemetry"
+    "agent api chart cli config e2e election health lock memory operator ownership routing simulated_cluster simulation "
+    "status telemetry"
 ).split()
 FEWEST = 3
 # A test that hangs because of a fault has noticed it.
@@ -45,7 +45,8 @@ LIMIT_SECONDS = 900
 def cargo(mutant, tests):
     """The arguments of `cargo test`. Unit tests are those of the fault's own package: no other one is built for them."""
     words = tests.split()
-    package = {"lock": "leadergroup-lock", "e2e": "leadergroup-e2e"}.get(mutant["file"].split("/")[0], "leadergroup")
+    folder = mutant["file"].split("/")[0]
+    package = f"leadergroup-{folder}" if folder in ("agent", "lock", "e2e") else "leadergroup"
     return ["cargo", *(["-p", package] if words[0] == "--lib" else ["--workspace"]), *words]
 
 
@@ -63,7 +64,7 @@ def load():
 @functools.cache
 def unit_tests(package):
     """The sources of a package, and the paths of its modules as tests have them."""
-    sources = ROOT / {"leadergroup-lock": "lock", "leadergroup-e2e": "e2e"}.get(package, "") / "src"
+    sources = ROOT / package.removeprefix("leadergroup").removeprefix("-") / "src"
     files = list(sources.rglob("*.rs"))
     modules = [file.relative_to(sources).with_suffix("").parts for file in files]
     paths = [f'{"::".join(part for part in module if part != "mod")}::tests::' for module in modules]

@@ -1,0 +1,23 @@
+//! The agent runs a program in a pod only while the pod has the authority to run it: exactly one pod of a group works.
+//!
+//! The authority is the declaration in the status of the `LeaderGroup`. The agent reads it itself, with quorum reads,
+//! and runs the program for at most one lease after the last read that showed it. No other process lends the authority
+//! or extends it, so neither the operator nor PostgreSQL has to be available while the program runs.
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `contract.rs` | what the declaration says about the program: the types that the operator writes and the agent reads |
+//! | `machine.rs` | the decisions: reads and ends go in, starts and signals come out. No clock, no process, no network |
+//! | `answer.rs` | the signed answer to the operator: what the agent will never do again |
+//! | `moment.rs` | points in time on two clocks, neither of which is trusted alone |
+//! | `supervisor/` | process 1 of the container: runs the program, has the key and the deadline |
+//! | `network/` | its child: reads the declaration, answers the operator and the kubelet. Decides nothing |
+//! | `messages.rs` | what these two tell each other |
+
+pub mod answer;
+pub mod contract;
+pub mod machine;
+pub mod messages;
+pub mod moment;
+pub mod network;
+pub mod supervisor;

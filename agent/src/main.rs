@@ -1,0 +1,124 @@
+//! `leadergroup-agent`: runs a program in a pod only while the pod is the declared holder of its `LeaderGroup`.
+
+use std::{ffi::OsString, fs, path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::{Context as _, Result};
+use clap::{Args, Parser, Subcommand};
+use leadergroup_agent::{
+    machine::Settings,
+    network::{self, NetworkSettings},
+    supervisor::{self, Supervised},
+};
+
+/// Where Kubernetes mounts the namespace of the pod.
+const NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+/// The exit status if the agent itself fails, as that of timeout(1) and others. That of the program is passed on.
+const EXIT_FAILED: u8 = 125;
+
+/// Runs a program in a pod only while the pod is the declared holder of its LeaderGroup
+#[derive(Debug, Parser)]
+#[command(name = "leadergroup-agent", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a program, as the entrypoint of a container: leadergroup-agent run --group NAME -- COMMAND
+    Run(RunArgs),
+    /// Talk to the network; used only by `run`
+    #[command(name = "__network", hide = true)]
+    Network(NetworkArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+struct RunArgs {
+    #[command(flatten)]
+    network: NetworkArgs,
+    /// The name of the pod, which the program finds in `LEADERGROUP_POD`; default: the host name
+    #[arg(long, value_name = "NAME", env = "HOSTNAME")]
+    pod: String,
+    /// How long after SIGTERM the program is killed
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    stop_timeout: u64,
+    /// How long before the end of its lease the program gets SIGTERM, if the API server cannot be reached. It is killed
+    /// at the end of its lease
+    #[arg(long, value_name = "SECONDS", default_value_t = 2)]
+    lapse_timeout: u64,
+    /// The container's terminationMessagePath
+    #[arg(long, value_name = "FILE", default_value = "/dev/termination-log")]
+    termination_log: PathBuf,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Debug, Args)]
+struct NetworkArgs {
+    /// The LeaderGroup of the pod
+    #[arg(long, value_name = "NAME", env = "LEADERGROUP_NAME")]
+    group: String,
+    /// The namespace of the pod; default: that of its service account
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// The port on which the operator asks the agent
+    #[arg(long, value_name = "NUMBER", default_value_t = 9470)]
+    port: u16,
+    /// How often the LeaderGroup is read while no term of this pod is declared
+    #[arg(long, value_name = "SECONDS", default_value_t = 3)]
+    interval: u64,
+}
+
+impl NetworkArgs {
+    fn namespace(&self) -> Result<String> {
+        let mounted = || {
+            let text = fs::read_to_string(NAMESPACE);
+            text.with_context(|| format!("reading the namespace from {NAMESPACE}; name it with --namespace"))
+        };
+        Ok(self.namespace.clone().map_or_else(mounted, Ok)?.trim().to_owned())
+    }
+
+    /// The same for the network process.
+    fn arguments(&self, namespace: &str) -> Vec<OsString> {
+        let (port, interval) = (self.port.to_string(), self.interval.to_string());
+        let all =
+            ["--group", &self.group, "--namespace", namespace, "--port", &port, "--interval", &interval];
+        all.into_iter().map(OsString::from).collect()
+    }
+}
+
+fn main() -> ExitCode {
+    match perform(Cli::parse().command) {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            eprintln!("leadergroup-agent: {error:#}");
+            ExitCode::from(EXIT_FAILED)
+        }
+    }
+}
+
+fn perform(command: Command) -> Result<u8> {
+    match command {
+        Command::Run(args) => {
+            let namespace = args.network.namespace()?;
+            let supervised = Supervised {
+                network: args.network.arguments(&namespace),
+                group: format!("{namespace}/{}", args.network.group),
+                pod: args.pod,
+                command: args.command,
+                settings: Settings {
+                    stop_timeout: Duration::from_secs(args.stop_timeout),
+                    lapse_timeout: Duration::from_secs(args.lapse_timeout),
+                },
+                termination_log: Some(args.termination_log).filter(|path| !path.as_os_str().is_empty()),
+            };
+            Ok(supervisor::run(supervised)?)
+        }
+        Command::Network(args) => {
+            let (namespace, interval) = (args.namespace()?, Duration::from_secs(args.interval.max(1)));
+            network::run(NetworkSettings { namespace, group: args.group, port: args.port, interval })?;
+            Ok(0)
+        }
+    }
+}

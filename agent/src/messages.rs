@@ -1,0 +1,114 @@
+//! What the two processes of the agent tell each other: one JSON object in each line, over a socket.
+//!
+//! The network process talks to the API server and to clients. The supervisor decides, has the key, and runs the
+//! program. What the network process says can end the program or let it start, so no other process of the container
+//! may write to the socket: neither of the two can be traced.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{answer::Answer, contract::Declared, machine::Why, moment::Moment};
+
+/// The longest line that is read.
+pub const LONGEST: usize = 16 * 1024;
+
+/// From the network process to the supervisor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "type")]
+pub enum ToSupervisor {
+    /// A quorum read was answered.
+    Read {
+        /// The time before it was sent.
+        #[serde(rename = "sentAt")]
+        sent_at: Moment,
+        /// The lock's key.
+        key: Option<String>,
+        /// The declared term; none if there is no `LeaderGroup`, or it declares none.
+        shown: Option<Declared>,
+    },
+    /// Somebody asks what the agent promises. -> [`ToNetwork::Answer`]
+    Ask {
+        /// The number of the question.
+        id: u64,
+    },
+}
+
+/// From the supervisor to the network process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "type")]
+pub enum ToNetwork {
+    /// The answer to a question.
+    Answer {
+        /// The number of the question.
+        id: u64,
+        /// The signed answer.
+        answer: Answer,
+    },
+    /// The state of the program has changed.
+    State(State),
+}
+
+/// What the program does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct State {
+    /// The token under which the program runs.
+    pub token: Option<i64>,
+    /// Why it has to end.
+    pub ends: Option<Why>,
+}
+
+/// Complete lines of a stream that arrives in pieces.
+#[derive(Debug, Default)]
+pub struct Lines(Vec<u8>);
+
+/// A line is longer than [`LONGEST`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a message between the agent's processes is longer than {LONGEST} bytes")]
+pub struct TooLong;
+
+impl Lines {
+    /// Adds what has arrived.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// The next complete message. Lines that are no message are skipped: they come from another version.
+    pub fn take<T: serde::de::DeserializeOwned>(&mut self) -> Result<Option<T>, TooLong> {
+        while let Some(end) = self.0.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.0.drain(..=end).collect();
+            if let Ok(message) = serde_json::from_slice(&line) {
+                return Ok(Some(message));
+            }
+        }
+        if self.0.len() > LONGEST { Err(TooLong) } else { Ok(None) }
+    }
+}
+
+/// A message as a line. Empty for one that is no JSON: there is none.
+pub fn line<T: Serialize>(message: &T) -> Vec<u8> {
+    let mut line = serde_json::to_vec(message).unwrap_or_default();
+    line.push(b'\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_arrive_in_pieces_and_several_at_a_time() {
+        let (first, second) = (ToSupervisor::Ask { id: 1 }, ToSupervisor::Ask { id: 2 });
+        let bytes = [line(&first), b"of a later version\n".to_vec(), line(&second)].concat();
+        let mut lines = Lines::default();
+        let mut received = Vec::new();
+        for piece in bytes.chunks(5) {
+            lines.add(piece);
+            while let Some(message) = lines.take::<ToSupervisor>().expect("short lines") {
+                received.push(message);
+            }
+        }
+        assert_eq!(received, [first, second]);
+        lines.add(&vec![b' '; LONGEST + 1]);
+        assert_eq!(lines.take::<ToSupervisor>(), Err(TooLong));
+    }
+}

@@ -1,0 +1,68 @@
+//! The network process: it reads the declaration, and answers the operator and the kubelet.
+//!
+//! It decides nothing. All that it tells the supervisor is what a read showed, and when that was sent.
+
+mod reads;
+mod server;
+mod supervisor;
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result};
+use tokio::sync::{Notify, watch};
+
+use crate::{messages::State, moment::Moment};
+use supervisor::ToldSupervisor;
+
+/// What the network process needs to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkSettings {
+    /// The namespace of the group and the pod.
+    pub namespace: String,
+    /// The name of the group.
+    pub group: String,
+    /// The port on which the operator and the kubelet ask.
+    pub port: u16,
+    /// How often the declaration is read while no lease is known.
+    pub interval: Duration,
+}
+
+/// What the tasks of the process share.
+#[derive(Debug)]
+struct Shared {
+    settings: NetworkSettings,
+    supervisor: ToldSupervisor,
+    /// What the program does.
+    state: watch::Sender<State>,
+    /// When the last read that was answered was sent.
+    read_at: watch::Sender<Option<Moment>>,
+    /// Asks for a read at once.
+    changed: Notify,
+}
+
+/// Runs until the supervisor ends.
+pub fn run(settings: NetworkSettings) -> Result<()> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting a runtime")?;
+    runtime.block_on(async {
+        let (supervisor, received) = supervisor::connect()?;
+        let shared = Arc::new(Shared {
+            settings,
+            supervisor,
+            state: watch::Sender::default(),
+            read_at: watch::Sender::default(),
+            changed: Notify::new(),
+        });
+        let listener = server::listen(shared.settings.port).await?;
+        let client = kube::Client::try_default().await.context(
+            "the API server is not known: the pod needs a service account whose token is mounted \
+             (automountServiceAccountToken)",
+        )?;
+        tokio::select! {
+            ended = supervisor::receive(received, &shared) => ended,
+            ended = server::serve(listener, shared.clone()) => ended,
+            () = reads::read(&client, &shared) => Ok(()),
+            () = reads::watch(&client, &shared) => Ok(()),
+        }
+    })
+}

@@ -1,0 +1,177 @@
+//! A container: a PID namespace in which the agent is process 1, and a directory.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    os::unix::process::ExitStatusExt as _,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::Mutex,
+    thread::sleep,
+    time::{Duration, Instant, SystemTime},
+};
+
+use leadergroup_agent::answer::Answer;
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::api_server::ApiServer;
+
+const AGENT: &str = env!("CARGO_BIN_EXE_leadergroup-agent");
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Waits until it is true.
+pub fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_true() {
+        assert!(begin.elapsed() < DEADLINE, "{what} did not come within {DEADLINE:?}");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// A container. All of its processes end when this is dropped.
+pub struct Container {
+    directory: TempDir,
+    port: u16,
+    unshare: Mutex<Child>,
+}
+
+impl Container {
+    /// Runs a shell script under the agent, in a directory of its own.
+    pub fn start(api: &ApiServer, script: &str) -> Self {
+        Self::start_command(api, &["sh", "-c", script])
+    }
+
+    pub fn start_command(api: &ApiServer, command: &[&str]) -> Self {
+        let directory = TempDir::new().unwrap();
+        let file = |name: &str| directory.path().join(name);
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{ "name": "test", "cluster": { "server": format!("http://127.0.0.1:{}", api.port) } }],
+            "users": [{ "name": "test", "user": {} }],
+            "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test" } }],
+        });
+        fs::write(file("config"), config.to_string()).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let unshare = Command::new("unshare")
+            .args(["--pid", "--fork", "--mount-proc", "--kill-child", AGENT, "run", "--group", "web"])
+            .args(["--namespace", "shop", "--pod", "web-0", "--interval", "1", "--lapse-timeout", "1"])
+            .args(["--stop-timeout", "60", "--port", &port.to_string()])
+            .arg("--termination-log")
+            .arg(file("termination-log"))
+            .arg("--")
+            .args(command)
+            .env("KUBECONFIG", file("config"))
+            .current_dir(directory.path())
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(file("output")).unwrap())
+            .stderr(fs::File::create(file("log")).unwrap())
+            .spawn()
+            .unwrap();
+        Self { directory, port, unshare: Mutex::new(unshare) }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn read(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.file(name)).ok()
+    }
+
+    pub fn modified(&self, name: &str) -> Option<SystemTime> {
+        fs::metadata(self.file(name)).ok()?.modified().ok()
+    }
+
+    pub fn log(&self) -> String {
+        self.read("log").unwrap_or_default()
+    }
+
+    /// The boot that the agent has written for the kubelet.
+    pub fn boot(&self) -> String {
+        let mut boot = None;
+        eventually("the boot", || {
+            let text = self.read("termination-log").unwrap_or_default();
+            boot = text.strip_prefix("boot ").and_then(|text| text.strip_suffix('\n')).map(str::to_owned);
+            boot.is_some()
+        });
+        boot.unwrap()
+    }
+
+    /// The floor that the agent promises, and whether nothing runs.
+    pub fn answer(&self) -> (i64, bool) {
+        let mut text = String::new();
+        eventually("an answer", || {
+            text.clear();
+            let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else { return false };
+            let request = b"GET /answer HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n";
+            let sent = stream.write_all(request).and_then(|()| stream.read_to_string(&mut text));
+            sent.is_ok() && text.starts_with("HTTP/1.1 200")
+        });
+        let body = text.split("\r\n\r\n").nth(1).unwrap();
+        let answer: Answer = serde_json::from_str(body).unwrap();
+        let promise = answer.verified().unwrap();
+        assert_eq!(promise.boot.to_string(), self.boot());
+        (promise.floor, promise.idle)
+    }
+
+    /// The processes of the container whose command lines contain these words. That of the agent contains the program's.
+    fn found(&self, words: &str, of_agent: bool) -> Vec<String> {
+        let own = self.directory.path().to_owned();
+        let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+        let found = processes.filter(|entry| {
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            let is_here = fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == own);
+            let is_agent = line.contains("__network") || line.contains("run --group");
+            is_here && line.contains(words) && is_agent == of_agent && !line.starts_with("unshare")
+        });
+        found.map(|entry| entry.file_name().into_string().unwrap()).collect()
+    }
+
+    /// How many processes of the program have these words in their command lines.
+    pub fn processes(&self, words: &str) -> usize {
+        self.found(words, false).len()
+    }
+
+    /// Sends a signal to the process of the agent whose command line contains these words.
+    pub fn signal(&self, words: &str, signal: &str) {
+        let mut found = Vec::new();
+        eventually(words, || {
+            found = self.found(words, true);
+            !found.is_empty()
+        });
+        let sent = Command::new("kill").arg(format!("-{signal}")).arg(&found[0]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.unshare.lock().unwrap().try_wait().unwrap().is_none()
+    }
+
+    /// The exit status, once it has ended.
+    pub fn status(&self) -> i32 {
+        eventually("the container's end", || !self.is_running());
+        let status = self.unshare.lock().unwrap().wait().unwrap();
+        status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the agent's log:\n{}", self.log());
+        }
+        let mut unshare = self.unshare.lock().unwrap();
+        // With --kill-child, process 1 of the namespace ends with it, and so do all others.
+        let _ = unshare.kill();
+        let _ = unshare.wait();
+    }
+}
+
+/// Runs the agent outside of a container. Returns its exit status and its log.
+pub fn outside(arguments: &[&str]) -> (i32, String) {
+    let output = Command::new(AGENT).args(arguments).output().unwrap();
+    (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
