@@ -36,8 +36,8 @@ step "building the tests"
 # Always the whole workspace, so that all steps use the same features of the dependencies and nothing is built twice.
 with_postgres=(blocking faults exec lock lock_cli migrate prometheus)
 others=(--lib --bins --test=dependencies)
-for path in tests/*.rs tests/*/main.rs; do
-  name=${path#tests/}
+for path in tests/*.rs tests/*/main.rs agent/tests/*/main.rs; do
+  name=${path#*tests/}
   name=${name%/main.rs}
   name=${name%.rs}
   [[ " ${with_postgres[*]} operator simulation " == *" $name "* ]] || others+=("--test=$name")

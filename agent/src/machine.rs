@@ -182,7 +182,7 @@ impl Machine {
                 }
             }
             Some(program) if token > program.token => self.terminate(Why::Superseded, now, effects),
-            // The token of this declaration is smaller, or it names another boot: it is not that of the program any more.
+            // A smaller token, or another boot: this declaration is not that of the program any more.
             Some(_) => self.terminate(Why::Gone, now, effects),
             None => {
                 let starts = extended.filter(|deadline| {

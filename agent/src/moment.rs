@@ -2,8 +2,8 @@
 //!
 //! `CLOCK_BOOTTIME` counts while the machine is suspended, but the kernel bends it to follow the network's time: chrony
 //! may slew it by 8 %. `CLOCK_MONOTONIC_RAW` is never bent, but stands still while the machine is suspended. With the
-//! suspended time added to it, it is a second opinion. A deadline is over when it is over on one of them; a wait, when it
-//! is over on both.
+//! suspended time added to it, it is a second opinion. A deadline has passed when it has on one of them; a wait is over
+//! when it is on both.
 
 use std::time::Duration;
 

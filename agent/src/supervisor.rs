@@ -1,9 +1,9 @@
 //! The supervisor: process 1 of the container. It runs the program, and ends it in time.
 //!
-//! It has one thread, allocates little, keeps its memory from being swapped out, and waits for nothing but time, signals
-//! and the network process. So a network that hangs, or a network process that was stopped or killed, cannot prolong the
-//! life of the program. Because it is process 1, the kernel gives it all orphans to reap, `kill(-1)` reaches every other
-//! process of the container, and if it ends itself, the kernel kills all of them.
+//! It has one thread, keeps its memory from being swapped out where it may, and waits for nothing but time, signals and
+//! the network process. So a network that hangs, or a network process that was stopped or killed, cannot prolong the
+//! life of the program. Because it is process 1, the kernel gives it all orphans to reap, `kill(-1)` reaches every
+//! other process of the container, and if it ends itself, the kernel kills all of them.
 
 mod children;
 mod network_process;
@@ -110,8 +110,8 @@ pub fn run(supervised: Supervised) -> Result<u8, SupervisorError> {
     // No process with the same user can read the key, or take the socket of the network process.
     let undumpable = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     undumpable.map_err(system("to protect the agent's memory"))?;
-    // Without the right to lock so much memory, the supervisor may have to wait for its pages. It reads the clocks after
-    // that.
+    // Without the right to lock so much memory, the supervisor may have to wait for its pages. It reads the clocks
+    // after that.
     let _ = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE);
     if let Some(path) = &supervised.termination_log {
         let written = fs::write(path, format!("boot {}\n", keys.boot()));

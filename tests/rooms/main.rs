@@ -155,7 +155,7 @@ fn rooms_use_only_what_they_may() {
 
 /// The sources of each crate.
 fn checked() -> impl Iterator<Item = Sources> {
-    ["src", "lock/src", "e2e/src"].into_iter().map(read)
+    ["src", "agent/src", "lock/src", "e2e/src"].into_iter().map(read)
 }
 
 #[test]

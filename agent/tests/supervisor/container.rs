@@ -13,6 +13,7 @@ use std::{
 };
 
 use leadergroup_agent::answer::Answer;
+use rustix::process::geteuid;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -54,7 +55,10 @@ impl Container {
         });
         fs::write(file("config"), config.to_string()).unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        // Without root, only a user namespace gives the right to make the others.
+        let user: &[&str] = if geteuid().is_root() { &[] } else { &["--map-root-user"] };
         let unshare = Command::new("unshare")
+            .args(user)
             .args(["--pid", "--fork", "--mount-proc", "--kill-child", AGENT, "run", "--group", "web"])
             .args(["--namespace", "shop", "--pod", "web-0", "--interval", "1", "--lapse-timeout", "1"])
             .args(["--stop-timeout", "60", "--port", &port.to_string()])
@@ -116,7 +120,7 @@ impl Container {
         (promise.floor, promise.idle)
     }
 
-    /// The processes of the container whose command lines contain these words. That of the agent contains the program's.
+    /// The processes of the container whose command lines contain these words. The agent's contains the program's.
     fn found(&self, words: &str, of_agent: bool) -> Vec<String> {
         let own = self.directory.path().to_owned();
         let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);

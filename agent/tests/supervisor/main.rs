@@ -1,5 +1,5 @@
 //! The agent as process 1 of a container: a PID namespace of its own, a program with children, and an API server that
-//! the test can stop. Needs root, for the namespace.
+//! the test can stop.
 
 #![allow(unreachable_pub, reason = "modules of one test")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
