@@ -7,12 +7,14 @@ use leadergroup::api::{HealthSpec, LockSpec, ROLE_LABEL};
 use leadergroup_e2e::{
     deck::Deck,
     history::{ACTS, Deadline},
+    random::Random,
 };
 
 use crate::{
     api_server::{Kind, Object, Store},
     faults::{self, Undo},
     network::Program,
+    played::Failed,
     recorded::moment,
     replica,
     services::routed_to,
@@ -71,10 +73,11 @@ struct Pod {
 }
 
 /// Lets active pods fail, one after the other in each of these ways. Returns how, for those that must be replaced.
-pub fn single_faults(run: &mut Simulation) -> Vec<Failure> {
+pub fn single_faults(run: &mut Simulation, seed: u64) -> Result<Vec<Failure>, Failed> {
+    run.random = Random::new(seed ^ 5);
     let (mut deck, mut due) = (Deck::new(&Failure::ALL), Vec::new());
     for _ in Failure::ALL {
-        until_everything_works(run);
+        until_everything_works(run)?;
         let pause = run.millis(PAUSE);
         run.run(pause);
         let pods = pods(&run.api.store());
@@ -98,16 +101,14 @@ pub fn single_faults(run: &mut Simulation) -> Vec<Failure> {
         let (against, reasons) = undo.as_ref().map_or_else(Default::default, |undo| undo.counts_against(run));
         let recorded = run.fault(against, reasons);
         run.run(within + AFTER);
-        for pod in &lost {
-            assert_routed_elsewhere(run, pod, failure);
-        }
+        lost.iter().try_for_each(|pod| is_routed_elsewhere(run, pod, failure))?;
         if let Some(undo) = undo {
             let now = run.now;
             run.act(|run| faults::undo(run, undo, now, recorded));
         }
     }
-    until_everything_works(run);
-    due
+    until_everything_works(run)?;
+    Ok(due)
 }
 
 fn strike(run: &mut Simulation, failure: Failure, pod: &Pod) -> Option<Undo> {
@@ -129,12 +130,15 @@ fn strike(run: &mut Simulation, failure: Failure, pod: &Pod) -> Option<Undo> {
 }
 
 /// Lets time pass until all pods of all groups are ready and all groups, too.
-fn until_everything_works(run: &mut Simulation) {
+fn until_everything_works(run: &mut Simulation) -> Result<(), Failed> {
     let until = run.now + WORKS;
     while !everything_works(run) {
-        assert!(run.now < until, "it does not work within {WORKS:?}:\n{}", run.state());
+        if run.now >= until {
+            return Err(Failed::new("it does not work again", run.state()));
+        }
         run.run(Duration::from_millis(500));
     }
+    Ok(())
 }
 
 fn everything_works(run: &Simulation) -> bool {
@@ -170,17 +174,15 @@ fn pods(store: &Store) -> Vec<Pod> {
 }
 
 /// The operator's slices list the next active pod, in both families. Whether there is one is for the checker to say.
-fn assert_routed_elsewhere(run: &Simulation, former: &Pod, failure: Failure) {
+fn is_routed_elsewhere(run: &Simulation, former: &Pod, failure: Failure) -> Result<(), Failed> {
     let store = run.api.store();
-    let Some(listed) = routed_to(&store, &former.group) else { return };
+    let Some(listed) = routed_to(&store, &former.group) else { return Ok(()) };
     let mut active = pods(&store).into_iter().filter(|pod| pod.group == former.group && pod.is_active);
-    let Some(next) = active.next().filter(|next| next.uid != former.uid) else { return };
-    drop(store);
-    assert!(
-        listed.len() == FAMILIES.len() && listed.iter().all(|slice| *slice == [next.uid.as_str()]),
-        "{failure:?}: {} replaces {}, and {} is routed to {listed:?}",
-        next.uid,
-        former.name,
-        former.group,
-    );
+    let Some(next) = active.next().filter(|next| next.uid != former.uid) else { return Ok(()) };
+    if listed.len() == FAMILIES.len() && listed.iter().all(|slice| *slice == [next.uid.as_str()]) {
+        return Ok(());
+    }
+    let (to, from, group) = (&next.uid, &former.name, &former.group);
+    let text = format!("{failure:?}: {to} replaces {from}, and {group} is routed to {listed:?}");
+    Err(Failed::new("late endpoints", text))
 }

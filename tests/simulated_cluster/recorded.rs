@@ -11,16 +11,19 @@ use leadergroup_lock::memory::MemoryDatabase;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::api_server::{self, ApiServer};
+use crate::{
+    api_server::{self, ApiServer},
+    edits::Edits,
+};
 
 /// The history of a run that began at `start`.
-pub fn history(api: &ApiServer, terms: Vec<Term>, cluster: &str, start: Instant) -> History {
+pub fn history(api: &ApiServer, edits: &Edits, terms: Vec<Term>, cluster: &str, start: Instant) -> History {
     let store = api.store();
-    let mut written = BTreeMap::new();
-    let changes = store
-        .journal()
-        .iter()
-        .filter_map(|change| recorded(change, moment(change.instant.duration_since(start)), &mut written));
+    let (mut written, mut veil) = (BTreeMap::new(), edits.veil());
+    let changes = store.journal().iter().filter_map(|change| {
+        let shown = veil.next(change);
+        recorded(change, shown.as_ref(), moment(change.instant.duration_since(start)), &mut written)
+    });
     History {
         cluster: Some(cluster.to_owned()),
         changes: changes.collect(),
@@ -42,8 +45,14 @@ pub fn moment(now: Duration) -> Moment {
 /// When the operator wrote an object last.
 type Written = BTreeMap<ObjectId, String>;
 
-fn recorded(change: &api_server::Change, seen: Moment, written: &mut Written) -> Option<Change> {
-    let object = change.new.as_ref().or(change.old.as_ref())?;
+/// The change. The checker is to be shown this object, if it is not the one that was written.
+fn recorded(
+    change: &api_server::Change,
+    shown: Option<&Value>,
+    seen: Moment,
+    written: &mut Written,
+) -> Option<Change> {
+    let object = change.object();
     let kind = match object.kind {
         api_server::Kind::Pod => Kind::Pod,
         api_server::Kind::Service => Kind::Service,
@@ -53,7 +62,7 @@ fn recorded(change: &api_server::Change, seen: Moment, written: &mut Written) ->
         _ => return None,
     };
     let state = change.new.as_ref().map(|new| {
-        let state = Object::read(kind, new.value());
+        let state = Object::read(kind, shown.unwrap_or(new.value()));
         state.unwrap_or_else(|problem| panic!("{kind:?} {}: {problem:#}", object.key.name))
     });
     let id = ObjectId { kind, namespace: object.key.namespace.clone(), name: object.key.name.clone() };

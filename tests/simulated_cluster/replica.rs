@@ -8,7 +8,7 @@ use leadergroup::{
     operator::{ApiServer as Connections, Replica},
 };
 use leadergroup_lock::memory::{MemoryClient, MemoryDatabase};
-use tokio::{runtime::Handle, sync::mpsc};
+use tokio::{runtime::Handle, sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{api_server::ApiServer, host::Host, network::Pods, wire};
@@ -30,7 +30,21 @@ pub struct Process {
     pub name: String,
     pub node: String,
     pub host: Host,
+    /// Its way to the database.
+    pub lock: MemoryClient,
     shutdown: CancellationToken,
+    program: JoinHandle<()>,
+    /// It leaves its place to another one.
+    pub leaving: Option<Leaving>,
+}
+
+/// A replica that leaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Leaving {
+    /// The revision at which it was asked to stop.
+    pub revision: u64,
+    /// The kind of the fault that has taken effect if it writes after that.
+    pub kind: Option<&'static str>,
 }
 
 impl Process {
@@ -52,12 +66,16 @@ impl Process {
         let prober = Prober::simulated(network, store.clock(), events, PROBES);
         let replica = Replica::new(settings(name, node), connections, store, (prober, evidence));
         let shutdown = CancellationToken::new();
-        process.spawn(replica.run(shutdown.clone()));
-        Self { name: name.to_owned(), node: node.to_owned(), host, shutdown }
+        let program = process.spawn(replica.run(shutdown.clone()));
+        Self { name: name.to_owned(), node: node.to_owned(), host, lock, shutdown, program, leaving: None }
     }
 
     pub fn is_stopping(&self) -> bool {
         self.shutdown.is_cancelled()
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.program.is_finished()
     }
 
     /// Asks it to stop, as by SIGTERM.

@@ -1,13 +1,18 @@
 //! The runs.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, str::FromStr, time::Duration};
 
 use crate::{
-    deadlines::{Failure, single_faults},
-    faults, log,
+    deadlines::Failure,
+    faults::{
+        self,
+        plan::{plan, with_faults},
+    },
+    log,
+    played::{Passed, play},
+    shrinking::report,
     simulation::Simulation,
 };
-use leadergroup_e2e::history::{not_at_rest, operator_writes};
 
 #[test]
 fn groups_get_a_holder_and_keep_it() {
@@ -19,46 +24,16 @@ fn groups_get_a_holder_and_keep_it() {
     assert_eq!(checked.promotions.len(), 2, "{:#?}", checked.promotions);
 }
 
-/// How many groups a run with faults has.
-const GROUPS: usize = 3;
 /// From so many runs on, each kind of fault must have taken effect.
 const ENOUGH: u64 = 5;
-
-/// A run of two minutes with faults, and what follows: nothing, and then single faults. Returns which kinds of faults
-/// took effect, and for which failures there was a deadline.
-fn faulty(seed: u64) -> (impl Iterator<Item = &'static str>, Vec<Failure>) {
-    let mut run = Simulation::new(seed, GROUPS);
-    run.run(Duration::from_secs(10));
-    faults::with_faults(&mut run, Duration::from_mins(2), Duration::from_secs(4));
-    run.run(Duration::from_mins(1));
-    let quiet = run.api.store().revision();
-    run.run(Duration::from_mins(1));
-    let history = run.history();
-    let unrest = not_at_rest(&history, &[]);
-    assert!(unrest.is_empty(), "seed {seed}: {unrest:#?}\n{}", run.state());
-    let writes = operator_writes(&history, i64::try_from(quiet).unwrap());
-    assert!(writes.is_empty(), "seed {seed}: {writes:#?}");
-    let checked = run.checked();
-    assert!(checked.violations.is_empty(), "seed {seed}: {:#?}", checked.violations);
-    let promotions = checked.promotions.len();
-    assert!(promotions > GROUPS, "seed {seed}: the faults did not make any other pod active");
-    let due = single_faults(&mut run);
-    let violations = run.checked().violations;
-    assert!(violations.is_empty(), "seed {seed}: {violations:#?}");
-    let effects = run.effects.counts();
-    eprintln!(
-        "seed {seed}: {promotions} promotions, {} revisions, {effects:?}; deadlines checked (I6): {}, {due:?}",
-        checked.revisions,
-        due.len(),
-    );
-    (effects.into_keys(), due)
-}
+/// How often a run that failed is played again, with fewer faults.
+const REPLAYS: usize = 60;
 
 #[test]
 fn a_seed_determines_a_run() {
     let trace = || {
-        let mut run = Simulation::new(7, 3);
-        faults::with_faults(&mut run, Duration::from_mins(1), Duration::from_secs(4));
+        let (mut run, time) = (Simulation::new(7, 3), Duration::from_mins(1));
+        with_faults(&mut run, &plan(7, time, Duration::from_secs(2)), None, time);
         run.trace()
     };
     let (one, other) = (trace(), trace());
@@ -66,16 +41,37 @@ fn a_seed_determines_a_run() {
     assert_eq!((differs.map(|at| (&one[at], &other[at])), one.len()), (None, other.len()));
 }
 
+/// The number that a variable of the environment has.
+fn number<T: FromStr>(name: &str, usual: T) -> T {
+    let number = |text: String| text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}"));
+    std::env::var(name).map_or(usual, number)
+}
+
+/// The faults that are to be played, if not all.
+fn chosen() -> Option<BTreeSet<usize>> {
+    let text = std::env::var("LEADERGROUP_CLUSTER_FAULTS").ok()?;
+    let numbers = text.split(',').filter(|number| !number.is_empty());
+    Some(numbers.map(|number| number.parse().expect("LEADERGROUP_CLUSTER_FAULTS lists numbers")).collect())
+}
+
 #[test]
 fn random_faults() {
     log::show();
-    let number = |name: &str, usual| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
-    let first: u64 = number("LEADERGROUP_CLUSTER_SEED", 1);
+    let first = number("LEADERGROUP_CLUSTER_SEED", 1);
     let runs = number("LEADERGROUP_CLUSTER_SEEDS", ENOUGH);
+    let replays = number("LEADERGROUP_CLUSTER_REPLAYS", REPLAYS);
+    let chosen = chosen();
     let (mut seen, mut timely) = (BTreeSet::new(), BTreeSet::new());
     for seed in first..first + runs {
-        let (effects, due) = faulty(seed);
-        seen.extend(effects);
+        let played = play(seed, chosen.as_ref());
+        let Passed { effects, due, promotions, revisions, per_second } =
+            played.unwrap_or_else(|failed| panic!("{}", report(seed, chosen.as_ref(), &failed, replays)));
+        eprintln!(
+            "seed {seed}: {promotions} promotions, {revisions} revisions, {effects:?}; deadlines checked (I6): {}, \
+             {due:?}; {per_second:.0} simulated seconds per second",
+            due.len(),
+        );
+        seen.extend(effects.into_keys());
         timely.extend(due);
     }
     let untried: Vec<_> = Failure::ALL.into_iter().filter(|failure| !timely.contains(failure)).collect();

@@ -206,7 +206,7 @@ impl Disturbed {
     /// Whether the operator has deleted its slices in the meantime.
     fn was_given_up(&self, store: &Store) -> bool {
         let names = FAMILIES.map(|family| own(&self.service, family));
-        let changes = store.journal().iter().rev().take_while(|change| change.revision > self.since);
+        let changes = store.since(self.since);
         let mut removed =
             changes.filter(|change| change.new.is_none()).filter_map(|change| change.old.as_ref());
         removed.any(|old| old.kind == Kind::EndpointSlice && names.contains(&old.key.name))
@@ -214,7 +214,7 @@ impl Disturbed {
 
     /// Whether the group has said so in the meantime.
     fn was_reported(&self, store: &Store, remedy: &str) -> bool {
-        let changes = store.journal().iter().rev().take_while(|change| change.revision > self.since);
+        let changes = store.since(self.since);
         let groups = changes.filter_map(|change| change.new.as_ref());
         let mut groups = groups.filter(|new| new.kind == Kind::LeaderGroup && new.key.name == self.service);
         groups.any(|group| {

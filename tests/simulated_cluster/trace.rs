@@ -12,10 +12,11 @@ use crate::api_server::ApiServer;
 pub fn trace(api: &ApiServer, start: Instant) -> Vec<String> {
     let store = api.store();
     let line = |change: &crate::api_server::Change| {
-        let object = change.new.as_ref().or(change.old.as_ref()).expect("a change is of an object");
+        let object = change.object();
         let mut line = String::new();
         let at: Duration = change.instant.duration_since(start);
-        let _ = write!(line, "{at:?} {} {:?} {}", change.by, object.kind, object.key.name);
+        let _ =
+            write!(line, "{} {at:?} {} {:?} {}", change.revision, change.by, object.kind, object.key.name);
         match &change.new {
             Some(new) => {
                 let mut value = new.value().clone();

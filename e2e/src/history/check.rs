@@ -9,7 +9,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use leadergroup::api::{ACTIVE_VALUE, ROLE_LABEL, Stamp};
+use leadergroup::api::{ACTIVE_VALUE, ROLE_LABEL};
 
 use super::objects::selects;
 use super::outcome::{Checked, Invariant, Promotion, Violation};
@@ -172,7 +172,7 @@ impl<'a> Checker<'a> {
     /// Whether a pod counts for a group: it carries the group's stamp, or this group is the oldest whose selector
     /// matches it.
     fn belongs(&self, pod: &PodView, uid: &str, group: &Group) -> bool {
-        let stamped = stamp_of(pod).is_some_and(|stamp| stamp.group == uid);
+        let stamped = pod.term().is_some_and(|stamp| stamp.group == uid);
         stamped || self.oldest_selecting(&group.namespace, pod).is_some_and(|oldest| oldest == uid)
     }
 
@@ -220,8 +220,12 @@ impl<'a> Checker<'a> {
     }
 
     /// The slices of several address families are written one after the other. A slice is behind by one change at most:
-    /// when one of a family is written, the others list what this one lists now, or did before.
+    /// when one of a family is written, the others list what this one lists now, or did before. If another one is of a
+    /// later term, this one is behind itself.
     fn compare_families(&mut self, change: &Change, slice: &SliceView, before: BTreeSet<String>) {
+        if self.slices.iter().any(|((of, _), other)| *of == change.id.namespace && slice.is_behind(other)) {
+            return;
+        }
         let Some(mut serving) = self.serving(change, slice, &change.id.namespace) else { return };
         let mut known = serving.remove(&slice.family).unwrap_or_default();
         known.extend(before);
@@ -272,7 +276,7 @@ impl<'a> Checker<'a> {
             .map(|(uid, _)| uid)
             .collect();
         let Some(first) = groups.first().map(|uid| (*uid).clone()) else { return };
-        let Some(stamp) = stamp_of(pod) else {
+        let Some(stamp) = pod.term() else {
             let text = format!("{} turned active with the stamp {:?}", pod.uid, pod.stamp);
             return self.violated(Invariant::GrantedAndDeclared, change, text);
         };
@@ -456,8 +460,4 @@ impl<'a> Checker<'a> {
         }
         found
     }
-}
-
-fn stamp_of(pod: &PodView) -> Option<Stamp> {
-    pod.stamp.as_deref().and_then(|stamp| stamp.parse().ok())
 }

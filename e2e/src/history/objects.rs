@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use leadergroup::api::{
     Declaration, FENCING_ANNOTATION, GROUP_LABEL, LabelSelectorOperator, LeaderGroup, PodSelector,
-    RoutingSpec, SLICE_MANAGER, STAMP_ANNOTATION,
+    RoutingSpec, SLICE_MANAGER, STAMP_ANNOTATION, Stamp,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -287,7 +287,20 @@ impl ServiceView {
     }
 }
 
+impl SliceView {
+    /// Whether another slice of the same Service has the stamp of a later term.
+    pub fn is_behind(&self, other: &Self) -> bool {
+        let token = |slice: &Self| slice.stamp.as_deref()?.parse().ok().map(|stamp: Stamp| stamp.token);
+        self.service == other.service && token(self) < token(other)
+    }
+}
+
 impl PodView {
+    /// The term of its stamp.
+    pub fn term(&self) -> Option<Stamp> {
+        self.stamp.as_deref()?.parse().ok()
+    }
+
     /// Whether the pod's role label has the value for the active pod.
     pub fn is_active(&self, routing: &RoutingSpec) -> bool {
         self.labels.get(&routing.role_label) == Some(&routing.active_value)

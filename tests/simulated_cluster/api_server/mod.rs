@@ -59,6 +59,7 @@ pub use faults::{Connection, Dropped, Fate, Fates, Outcome, Refusal, RequestInfo
 pub use kinds::Kind;
 pub use names::Sequence;
 pub use object::Object;
+pub use patch::as_go_writes;
 pub use store::{Change, Clock, Store};
 
 /// The server. Clones are the same server.

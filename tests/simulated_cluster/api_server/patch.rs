@@ -1,22 +1,38 @@
 //! The two kinds of patches: JSON Patch (RFC 6902) and merge patch (RFC 7396), as the real API server applies them.
 
-use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, value::RawValue};
 
 use super::failure::{Failure, Unserved};
 
+/// Characters that Go's encoder escapes in strings, beside those that every encoder escapes.
+const ESCAPED: [char; 5] = ['&', '<', '>', '\u{2028}', '\u{2029}'];
+
 /// A patch of a request.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum Patch {
     Json(Vec<Step>),
     Merge(Map<String, Value>),
 }
 
 /// A step of a JSON Patch.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Step {
     operation: Operation,
     path: Vec<String>,
     value: Option<Value>,
+    /// The value as the client wrote it.
+    written: Option<Box<RawValue>>,
+}
+
+/// A step as it is sent.
+#[derive(Deserialize)]
+struct Sent {
+    op: Option<String>,
+    path: Option<String>,
+    value: Option<Box<RawValue>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +46,8 @@ enum Operation {
 impl Patch {
     pub fn json(body: &[u8]) -> Result<Self, Unserved> {
         let undecodable = |error| Failure::bad_request(&format!("error decoding patch: {error}"));
-        let steps: Vec<Map<String, Value>> = serde_json::from_slice(body).map_err(undecodable)?;
-        steps.iter().map(Step::parse).collect::<Result<_, _>>().map(Self::Json)
+        let steps: Vec<Sent> = serde_json::from_slice(body).map_err(undecodable)?;
+        steps.into_iter().map(Step::parse).collect::<Result<_, _>>().map(Self::Json)
     }
 
     pub fn merge(body: &[u8]) -> Result<Self, Failure> {
@@ -55,18 +71,20 @@ impl Patch {
 }
 
 impl Step {
-    fn parse(step: &Map<String, Value>) -> Result<Self, Unserved> {
-        let operation = match step.get("op").and_then(Value::as_str) {
+    fn parse(sent: Sent) -> Result<Self, Unserved> {
+        let operation = match sent.op.as_deref() {
             Some("test") => Operation::Test,
             Some("add") => Operation::Add,
             Some("replace") => Operation::Replace,
             Some("remove") => Operation::Remove,
             _ => return Err(Unserved::Unsupported),
         };
-        let path = step.get("path").and_then(Value::as_str).and_then(|path| path.strip_prefix('/'));
+        let path = sent.path.as_deref().and_then(|path| path.strip_prefix('/'));
         let path = path.ok_or(Unserved::Unsupported)?;
         let path = path.split('/').map(|part| part.replace("~1", "/").replace("~0", "~")).collect();
-        Ok(Self { operation, path, value: step.get("value").cloned() })
+        let value = sent.value.as_ref().map(|written| serde_json::from_str(written.get()));
+        let value = value.transpose().map_err(|error| Failure::bad_request(&error.to_string()))?;
+        Ok(Self { operation, path, value, written: sent.value })
     }
 
     /// `None` if it does not apply.
@@ -91,9 +109,10 @@ impl Step {
         match self.operation {
             Operation::Test => {
                 // A missing field equals null.
-                let (found, wanted) = (fields.get(name), self.value.as_ref());
+                let found = fields.get(name);
                 let is_null = |value: Option<&Value>| value.is_none_or(Value::is_null);
-                (found == wanted || (is_null(found) && is_null(wanted))).then_some(())
+                let both_null = is_null(found) && is_null(self.value.as_ref());
+                (both_null || found.is_some_and(|found| self.equals(found))).then_some(())
             }
             // The real server's library replaces a field that does not exist.
             Operation::Add | Operation::Replace => {
@@ -112,7 +131,7 @@ impl Step {
         }
         let index: usize = name.parse().ok()?;
         match self.operation {
-            Operation::Test => (items.get(index)? == self.value.as_ref()?).then_some(()),
+            Operation::Test => self.equals(items.get(index)?).then_some(()),
             Operation::Add if index <= items.len() => {
                 items.insert(index, value());
                 Some(())
@@ -128,6 +147,44 @@ impl Step {
             Operation::Add | Operation::Remove => None,
         }
     }
+}
+
+impl Step {
+    fn equals(&self, found: &Value) -> bool {
+        self.written.as_ref().is_some_and(|written| equals(found, written))
+    }
+}
+
+/// Whether a value equals what a client wrote, as the real server's library compares them: objects field by field,
+/// lists item by item, all else byte by byte with what Go's encoder writes.
+fn equals(found: &Value, written: &RawValue) -> bool {
+    let text = written.get();
+    match found {
+        Value::Object(fields) => {
+            serde_json::from_str::<BTreeMap<String, &RawValue>>(text).is_ok_and(|written| {
+                let equals =
+                    |name: &String, value| written.get(name).is_some_and(|other| equals(value, other));
+                fields.len() == written.len() && fields.iter().all(|(name, value)| equals(name, value))
+            })
+        }
+        Value::Array(items) => serde_json::from_str::<Vec<&RawValue>>(text).is_ok_and(|written| {
+            items.len() == written.len() && items.iter().zip(written).all(|(item, other)| equals(item, other))
+        }),
+        _ => text == as_go_writes(found),
+    }
+}
+
+/// The JSON that Go's encoder makes of a value.
+pub fn as_go_writes(value: &Value) -> String {
+    let mut written = String::new();
+    for char in value.to_string().chars() {
+        if ESCAPED.contains(&char) {
+            written.push_str(&format!("\\u{:04x}", u32::from(char)));
+        } else {
+            written.push(char);
+        }
+    }
+    written
 }
 
 /// Null removes a field, an object is merged, all else replaces.

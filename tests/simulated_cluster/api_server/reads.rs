@@ -77,7 +77,7 @@ async fn catch_up(shared: &Shared, kind: Kind) {
         (store.revision(), store.history(kind).changes())
     };
     while Instant::now() < limit {
-        let next = changes.notified();
+        let notified = changes.notified();
         let until = {
             let store: &Store = &shared.store.lock();
             if store.visible_revision(kind) >= wanted {
@@ -87,7 +87,7 @@ async fn catch_up(shared: &Shared, kind: Kind) {
         };
         tokio::select! {
             biased;
-            () = next => {}
+            () = notified => {}
             () = sleep_until(until) => {}
         }
     }

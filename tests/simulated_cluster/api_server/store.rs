@@ -34,6 +34,13 @@ pub struct Change {
     pub by: Arc<str>,
 }
 
+impl Change {
+    /// The object after it, or the one that was removed.
+    pub fn object(&self) -> &Object {
+        self.new.as_ref().or(self.old.as_ref()).expect("a change is of an object")
+    }
+}
+
 /// The time of the simulated cluster: tokio's clock, from this time on.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
@@ -159,6 +166,12 @@ impl Store {
         &self.journal
     }
 
+    /// The changes after a revision.
+    pub fn since(&self, revision: u64) -> impl Iterator<Item = &Change> {
+        let first = self.journal.partition_point(|change| change.revision <= revision);
+        self.journal[first..].iter()
+    }
+
     /// Creates an object as a controller or a kubelet does, past webhooks and faults.
     pub fn create(&mut self, kind: Kind, namespace: &str, value: Value) -> Result<Arc<Object>, Failure> {
         let value = self.prepare_create(kind, namespace, value)?;
@@ -281,9 +294,9 @@ impl Store {
     fn record(&mut self, old: Option<Arc<Object>>, new: Option<Arc<Object>>, by: &str) {
         self.revision += 1;
         let (revision, instant) = (self.revision, Instant::now());
-        let kind = new.as_ref().or(old.as_ref()).expect("a change is of an object").kind;
-        self.table_mut(kind).history.push(revision, old.clone(), new.clone(), instant);
-        let change = Change { revision, at: self.now(), instant, old, new, by: by.into() };
+        let change =
+            Change { revision, at: self.now(), instant, old: old.clone(), new: new.clone(), by: by.into() };
+        self.table_mut(change.object().kind).history.push(revision, old, new, instant);
         self.journal.push(change);
     }
 }

@@ -35,9 +35,11 @@ pub enum Call {
         version: Version,
         status: bool,
     },
+    /// Go's encoder escapes more characters than others do.
     Json {
         steps: Vec<Step>,
         status: bool,
+        as_go: bool,
     },
     Replace {
         change: Value,
@@ -244,11 +246,14 @@ fn json_patch(sequence: &mut Sequence) -> Call {
     for _ in 0..=sequence.below(3) {
         let step = |(op, path, value): (&str, &str, Value)| json!({ "op": op, "path": path, "value": value });
         let grant = json!({ "token": 1, "grant": "g", "strip": [{ "name": "a", "uid": "u" }] });
+        let text = json!({ "token": 2, "grant": "\"<&>\u{2028}\u{2029}\u{8}\u{c}\u{1f}\u{7f}/\u{e9}\\" });
         let pool = [
             ("test", "/status/declaration", json!({ "token": 0 })),
             ("test", "/status/declaration", grant.clone()),
             ("replace", "/status/declaration", grant),
             ("replace", "/status/declaration", json!({ "token": 2 })),
+            ("replace", "/status/declaration", text.clone()),
+            ("test", "/status/declaration", text),
             ("add", "/status/token", json!(1)),
             // See `merge_group`.
             ("add", "/status/token", if status { json!("text") } else { json!(4) }),
@@ -281,7 +286,7 @@ fn json_patch(sequence: &mut Sequence) -> Call {
         ];
         steps.push(Step::Plain(step(one_of(sequence, &pool))));
     }
-    Call::Json { steps, status }
+    Call::Json { steps, status, as_go: sequence.below(2) == 0 }
 }
 
 fn replace(sequence: &mut Sequence) -> Call {

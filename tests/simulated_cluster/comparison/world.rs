@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::operations::{Call, Id, Operation, Step, Version};
-use crate::api_server::{ApiServer, Kind};
+use crate::api_server::{ApiServer, Kind, as_go_writes};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const SENTINEL: &str = "zz-last";
@@ -141,9 +141,10 @@ impl World {
                 self.precondition(&key, *uid, *version, &mut body["metadata"]);
                 request("PATCH", &part(*status), "application/merge-patch+json", &body)
             }
-            Call::Json { steps, status } => {
+            Call::Json { steps, status, as_go } => {
                 let body = steps.iter().map(|step| self.step(&key, step)).collect();
-                request("PATCH", &part(*status), "application/json-patch+json", &body)
+                let request = request("PATCH", &part(*status), "application/json-patch+json", &body);
+                if *as_go { request.map(|_| as_go_writes(&body).into_bytes()) } else { request }
             }
             Call::Replace { change, uid, version } => {
                 let mut body = self.replacement(*kind, name, change);

@@ -1,6 +1,9 @@
 //! The cluster around the operator: nodes with their kubelets, and the controllers that create pods, judge nodes and
 //! delete what is left on those that are lost. They follow scripts, and use the API server's store directly.
 
+mod users;
+mod workloads;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr},
@@ -11,11 +14,12 @@ use serde_json::{Value, json};
 
 use crate::{
     agenda::Agenda,
-    api_server::{ApiServer, DeleteOptions, Kind},
+    api_server::{ApiServer, DeleteOptions, Kind, Object},
     network::{Pods, Program},
     services,
     slices::Slices,
 };
+use workloads::Workload;
 
 /// The namespace of all groups.
 pub const NAMESPACE: &str = "shop";
@@ -29,6 +33,9 @@ const ROUND: Duration = Duration::from_millis(500);
 const START: Duration = Duration::from_millis(1_200);
 const END: Duration = Duration::from_millis(600);
 
+/// The condition of a pod that is being evicted.
+const EVICTED: &str = "DisruptionTarget";
+
 /// A pod as the kubelet of its node knows it.
 struct Pod {
     uid: String,
@@ -36,12 +43,13 @@ struct Pod {
     address: IpAddr,
     program: Program,
     restarts: u64,
+    /// When its container runs for the first time.
+    starts: Duration,
 }
 
 /// What is to happen.
 enum Step {
     Heartbeat(String),
-    Started(String),
     Ended(String),
     Restarted(String),
     Round,
@@ -65,8 +73,10 @@ pub struct Cluster {
     nodes: BTreeMap<String, Node>,
     /// The pods by name.
     pods: BTreeMap<String, Pod>,
-    /// How many pods each group is to have.
-    groups: BTreeMap<String, usize>,
+    /// The Deployments of the groups.
+    workloads: BTreeMap<String, Workload>,
+    /// The groups as users have created them. One that is deleted is created again when it is gone.
+    groups: BTreeMap<String, Value>,
     slices: Slices,
     created: u32,
 }
@@ -81,6 +91,7 @@ impl Cluster {
             agenda: Agenda::default(),
             nodes: BTreeMap::new(),
             pods: BTreeMap::new(),
+            workloads: BTreeMap::new(),
             groups: BTreeMap::new(),
             created: 0,
         };
@@ -105,9 +116,10 @@ impl Cluster {
                     "routing": { "endpoints": if managed { "Managed" } else { "Selector" } },
                 },
             });
-            cluster.create(Kind::LeaderGroup, NAMESPACE, object);
+            cluster.create(Kind::LeaderGroup, NAMESPACE, object.clone());
             cluster.create(Kind::Service, NAMESPACE, services::service(&group, managed));
-            cluster.groups.insert(group, 3);
+            cluster.add_workload(&group);
+            cluster.groups.insert(group, object);
         }
         cluster.agenda.plan(Duration::ZERO, Step::Round);
         cluster
@@ -123,7 +135,6 @@ impl Cluster {
         while let Some(step) = self.agenda.due(now) {
             match step {
                 Step::Heartbeat(node) => self.heartbeat(&node, now),
-                Step::Started(pod) => self.report(&pod, true),
                 Step::Ended(pod) => self.ended(&pod),
                 Step::Restarted(pod) => self.restarted(&pod),
                 Step::Round => {
@@ -154,9 +165,11 @@ impl Cluster {
     /// The controllers' and kubelets' view of the whole cluster, as often as they take a look.
     fn round(&mut self, now: Duration) {
         self.judge_nodes(now);
+        self.report_ready(now);
         self.forget_lost_pods();
         self.follow_deletions(now);
-        self.create_missing(now);
+        self.follow_workloads(now);
+        self.create_groups();
     }
 
     /// Marks the pods of nodes that have not been heard of.
@@ -223,30 +236,21 @@ impl Cluster {
         }
     }
 
-    /// As many pods as each group is to have, spread over the nodes that are heard of.
-    fn create_missing(&mut self, now: Duration) {
-        let groups: Vec<(String, usize)> =
-            self.groups.iter().map(|(group, pods)| (group.clone(), *pods)).collect();
-        for (group, wanted) in groups {
-            let present = {
-                let store = self.api.store();
-                let of_group = |object: &&std::sync::Arc<crate::api_server::Object>| {
-                    object.labels().is_some_and(|labels| labels["app"] == group.as_str())
-                };
-                store
-                    .objects(Kind::Pod)
-                    .values()
-                    .filter(of_group)
-                    .filter(|pod| !pod.is_being_deleted())
-                    .count()
-            };
-            for _ in present..wanted {
-                self.create_pod(&group, now);
+    /// Users create their groups again when they are gone.
+    fn create_groups(&mut self) {
+        if !self.api.is_running() {
+            return;
+        }
+        for (name, group) in &self.groups {
+            let is_there = self.api.store().get(Kind::LeaderGroup, NAMESPACE, name).is_some();
+            if !is_there {
+                self.create(Kind::LeaderGroup, NAMESPACE, group.clone());
             }
         }
     }
 
-    fn create_pod(&mut self, group: &str, now: Duration) {
+    /// Creates a pod on the node with the fewest, of those that are heard of.
+    fn create_pod(&mut self, group: &str, workload: &Workload, now: Duration) {
         let load = |name: &String| self.pods.values().filter(|pod| pod.node == *name).count();
         let takes_pods = |node: &Node| now <= node.renewed + NODE_GRACE && !node.is_cordoned;
         let fit = self.nodes.iter().filter(|(_, node)| takes_pods(node));
@@ -254,17 +258,32 @@ impl Cluster {
         self.created += 1;
         let name = format!("{group}-{}", self.created);
         let address = IpAddr::from(Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 0)) + self.created));
+        let mut metadata = Self::template(group, workload);
+        metadata["name"] = name.as_str().into();
         let pod = json!({
-            "metadata": { "name": name, "labels": { "app": group } },
+            "metadata": metadata,
             "spec": { "nodeName": node, "containers": [{ "name": "main", "image": "program" }] },
             "status": { "phase": "Pending" },
         });
         let created = self.api.store().create(Kind::Pod, NAMESPACE, pod);
         let created = created.unwrap_or_else(|failure| panic!("a pod is refused: {}", failure.message()));
         self.network.add(address, &node);
-        let pod = Pod { uid: created.uid().to_owned(), node, address, program: Program::Serves, restarts: 0 };
-        self.pods.insert(name.clone(), pod);
-        self.agenda.plan(now + START, Step::Started(name));
+        let (uid, starts) = (created.uid().to_owned(), now + START);
+        let pod = Pod { uid, node, address, program: Program::Serves, restarts: 0, starts };
+        self.pods.insert(name, pod);
+    }
+
+    /// Kubelets report the pods that have started, and those that were marked while their nodes were not heard of.
+    fn report_ready(&mut self, now: Duration) {
+        let store = self.api.store();
+        let is_reported = |name: &str| store.get(Kind::Pod, NAMESPACE, name).is_none_or(|pod| is_ready(pod));
+        let runs = |pod: &Pod| now >= pod.starts && pod.program != Program::Ended;
+        let unreported = self.pods.iter().filter(|(name, pod)| runs(pod) && !is_reported(name));
+        let unreported: Vec<String> = unreported.map(|(name, _)| name.clone()).collect();
+        drop(store);
+        for name in unreported {
+            self.report(&name, true);
+        }
     }
 
     /// The kubelet reports the state of a pod.
@@ -278,11 +297,12 @@ impl Cluster {
         let mut store = self.api.store();
         let time = format!("{:.0}", store.now());
         let reported = store.update(Kind::Pod, NAMESPACE, name, |pod| {
+            let conditions = pod["status"]["conditions"].take();
             pod["status"] = json!({
                 "phase": "Running",
                 "podIP": address,
                 "podIPs": [{ "ip": address }, { "ip": second }],
-                "conditions": [],
+                "conditions": conditions,
                 "containerStatuses": [{
                     "name": "main", "image": "program", "imageID": "program",
                     "ready": is_ready, "restartCount": restarts,
@@ -304,115 +324,15 @@ impl Cluster {
     }
 }
 
-/// The faults.
-impl Cluster {
-    /// The names of the pods that run.
-    pub fn pods(&self) -> Vec<String> {
-        self.pods.keys().cloned().collect()
-    }
-
-    pub fn groups(&self) -> Vec<String> {
-        self.groups.keys().cloned().collect()
-    }
-
-    pub fn nodes(&self) -> Vec<String> {
-        self.nodes.keys().cloned().collect()
-    }
-
-    /// The UID of a pod.
-    pub fn uid(&self, pod: &str) -> Option<&str> {
-        self.pods.get(pod).map(|pod| pod.uid.as_str())
-    }
-
-    /// The program in a pod behaves so from now on. If it ends, its kubelet starts it again. Returns whether it has
-    /// behaved otherwise.
-    pub fn set_program(&mut self, name: &str, program: Program, now: Duration) -> bool {
-        let Some(pod) = self.pods.get_mut(name).filter(|pod| pod.program != Program::Ended) else {
-            return false;
-        };
-        let changes = pod.program != program;
-        pod.program = program;
-        self.network.set(pod.address, program);
-        if program == Program::Ended {
-            self.agenda.plan(now + START, Step::Restarted(name.to_owned()));
-        }
-        changes
-    }
-
-    /// A user deletes a pod; by force, its object goes at once. Returns whether it was there.
-    pub fn delete_pod(&mut self, name: &str, by_force: bool) -> bool {
-        let grace_seconds = Some(if by_force { 0 } else { 30 });
-        let options = DeleteOptions { grace_seconds, ..DeleteOptions::default() };
-        self.api.store().delete(Kind::Pod, NAMESPACE, name, &options).is_ok()
-    }
-
-    /// The UIDs of the pods on a node.
-    pub fn on_node(&self, node: &str) -> Vec<String> {
-        self.pods.values().filter(|pod| pod.node == node).map(|pod| pod.uid.clone()).collect()
-    }
-
-    /// The UIDs of a group's pods.
-    pub fn of_group(&self, group: &str) -> Vec<String> {
-        let is_of = |name: &str| name.rsplit_once('-').is_some_and(|(of, _)| of == group);
-        self.pods.iter().filter(|(name, _)| is_of(name)).map(|(_, pod)| pod.uid.clone()).collect()
-    }
-
-    /// A user asks for a switchover to any pod.
-    pub fn request_switchover(&mut self, group: &str) -> bool {
-        self.created += 1;
-        let request = format!("request-{}", self.created);
-        self.change(Kind::LeaderGroup, NAMESPACE, group, |group| {
-            group["metadata"]["annotations"]["leadergroup.dev/switchover"] = request.into();
-        })
-    }
-
-    /// A user pauses a group, or resumes it.
-    pub fn pause(&mut self, group: &str, paused: bool) -> bool {
-        self.change(Kind::LeaderGroup, NAMESPACE, group, |group| group["spec"]["paused"] = paused.into())
-    }
-
-    /// Someone removes the role from a pod.
-    pub fn remove_role(&mut self, pod: &str) -> bool {
-        self.change(Kind::Pod, NAMESPACE, pod, |pod| {
-            if let Some(labels) = pod["metadata"]["labels"].as_object_mut() {
-                labels.remove("leadergroup.dev/role");
-            }
-        })
-    }
-
-    /// A node is cordoned, or no longer.
-    pub fn cordon(&mut self, node: &str, cordoned: bool) -> bool {
-        if let Some(node) = self.nodes.get_mut(node) {
-            node.is_cordoned = cordoned;
-        }
-        self.change(Kind::Node, "", node, |node| node["spec"]["unschedulable"] = cordoned.into())
-    }
-
-    /// Returns whether the object has changed. It may be gone.
-    fn change(&self, kind: Kind, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) -> bool {
-        let mut store = self.api.store();
-        let before = store.revision();
-        store.update(kind, namespace, name, change).is_ok() && store.revision() > before
-    }
-
-    /// A node loses its power, or comes back with its pods as they were: a freeze. Returns whether that is new.
-    pub fn power(&mut self, node: &str, is_on: bool) -> bool {
-        let Some(state) = self.nodes.get_mut(node) else { return false };
-        self.network.power(node, is_on);
-        std::mem::replace(&mut state.is_on, is_on) != is_on
-    }
-
-    /// Whether the kubelet of a node reaches the API server. Returns whether that is new.
-    pub fn connect(&mut self, node: &str, is_connected: bool) -> bool {
-        let Some(state) = self.nodes.get_mut(node) else { return false };
-        std::mem::replace(&mut state.is_connected, is_connected) != is_connected
-    }
+fn is_ready(pod: &Object) -> bool {
+    let conditions = pod.value()["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.into_iter().any(|it| it["type"] == "Ready" && it["status"] == "True")
 }
 
 fn set_ready(pod: &mut Value, is_ready: bool) {
     let status = if is_ready { "True" } else { "False" };
-    pod["status"]["conditions"] = json!([
-        { "type": "Ready", "status": status },
-        { "type": "ContainersReady", "status": status },
-    ]);
+    let mut conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.retain(|it| it["type"] == EVICTED);
+    conditions.extend(["Ready", "ContainersReady"].map(|name| json!({ "type": name, "status": status })));
+    pod["status"]["conditions"] = conditions.into();
 }

@@ -1,91 +1,50 @@
 //! A run: several replicas, the cluster around them, and one seed that decides everything else.
 
+mod databases;
+mod replicas;
+mod ways;
+
 use std::{collections::BTreeMap, ops::Range, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use leadergroup::api::{ACTIVE_VALUE, ROLE_LABEL};
 use leadergroup_e2e::{
     history::{Checked, Deadline, Fault, History, Term, check},
     random::Random,
 };
-use leadergroup_lock::memory::{Call, End, Fate as DatabaseFate, MemoryDatabase};
-use parking_lot::Mutex;
+use leadergroup_lock::memory::MemoryDatabase;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
-    api_server::{ApiServer, Clock, Dropped, Fate, Kind, Outcome, Refusal, RequestInfo},
+    api_server::{ApiServer, Clock, Kind, Object},
     cluster::Cluster,
+    edits::Edits,
     faults::Effects,
     host::Host,
     log,
     network::Pods,
     recorded,
-    replica::{Process, Surroundings},
+    replica::Process,
     trace,
 };
+pub use ways::{Cut, Storm};
+use ways::{Ways, fates, millis, statements};
 
 /// How long each machine runs before it is another one's turn. What they send each other arrives in the next turn.
 const TURN: Duration = Duration::from_millis(5);
 /// The nodes. There is a replica on each.
 const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
-/// How late a call may be carried out, in milliseconds: its client has given it up by then.
-const LATEST: usize = 20_000;
 /// How often the lock's terms are recorded.
 const TERMS: Duration = Duration::from_secs(1);
-
-/// The ways to the API server and to the database. Clones are the same.
-#[derive(Clone, Default)]
-struct Ways(Arc<Mutex<State>>);
-
-#[derive(Default)]
-struct State {
-    /// What replicas do not reach, by their names.
-    cuts: BTreeMap<String, Cut>,
-    storm: Storm,
-    /// The kind of the fault that lets the answers to most writes of slices be lost, if there is one.
-    slices: Option<&'static str>,
-    effects: Effects,
-}
-
-/// What a replica does not reach, and the kind of the fault.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Cut {
-    pub kind: &'static str,
-    pub api: bool,
-    pub database: bool,
-}
-
-/// Which calls fail now and then: one in four. And the kind of the fault.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Storm {
-    pub kind: &'static str,
-    pub api: bool,
-    pub database: bool,
-}
-
-impl Ways {
-    fn of(&self, client: &str) -> (Cut, Storm) {
-        let replica = client.split('/').next().unwrap_or_default();
-        let state = self.0.lock();
-        (state.cuts.get(replica).copied().unwrap_or_default(), state.storm)
-    }
-
-    /// The fault that the answer to this request may be lost by.
-    fn loses_answer(&self, request: &RequestInfo) -> Option<&'static str> {
-        let writes = request.kind == Kind::EndpointSlice && request.verb.writes();
-        self.0.lock().slices.filter(|_| writes)
-    }
-
-    /// A fault of this kind has met a call.
-    fn met(&self, kind: &'static str) {
-        self.0.lock().effects.note(kind);
-    }
-}
 
 /// The run.
 pub struct Simulation {
     pub random: Random,
     pub api: ApiServer,
     pub database: MemoryDatabase,
+    /// One that still acts as primary, and the locks in both when the present one began to.
+    former: Option<(MemoryDatabase, [Value; 2])>,
     pub network: Pods,
     pub cluster: Cluster,
     pub replicas: Vec<Process>,
@@ -93,6 +52,11 @@ pub struct Simulation {
     pub now: Duration,
     /// Which faults took effect.
     pub effects: Effects,
+    /// What others have written in the operator's place.
+    pub edits: Edits,
+    seed: u64,
+    /// Decides in which order machines have their turns.
+    turns: Random,
     world: Host,
     start: Instant,
     ways: Ways,
@@ -108,8 +72,8 @@ impl Simulation {
     /// Three replicas that have not started, and groups of three pods.
     pub fn new(seed: u64, groups: usize) -> Self {
         let world = Host::new(0);
-        let (ways, effects) = (Ways::default(), Effects::default());
-        ways.0.lock().effects = effects.clone();
+        let effects = Effects::default();
+        let ways = Ways::new(&effects);
         let entered = world.handle().enter();
         let start = Instant::now();
         let api = ApiServer::new(Clock::starting_at(Timestamp::constant(1_800_000_000, 0)), seed);
@@ -123,6 +87,7 @@ impl Simulation {
             random: Random::new(seed),
             api,
             database,
+            former: None,
             network,
             cluster,
             replicas: Vec::new(),
@@ -131,6 +96,9 @@ impl Simulation {
             start,
             ways,
             effects,
+            edits: Edits::default(),
+            seed,
+            turns: Random::new(seed ^ 4),
             terms: BTreeMap::new(),
             faults: Vec::new(),
             deadlines: Vec::new(),
@@ -142,30 +110,9 @@ impl Simulation {
         simulation
     }
 
-    /// Starts a replica on a node.
-    pub fn start_replica(&mut self, node: &str) {
-        self.started += 1;
-        let name = format!("replica-{}", self.started);
-        let drift = i64::try_from(self.random.below(401)).expect("a small number") - 200;
-        let around = Surroundings {
-            api: &self.api,
-            database: &self.database,
-            network: &self.network,
-            world: self.world.handle(),
-        };
-        self.replicas.push(Process::start(&name, node, drift, &around));
-    }
-
-    /// Ends a replica in the middle of what it does, and starts another one on its node.
-    pub fn kill_replica(&mut self, place: usize) {
-        let killed = self.replicas.remove(place);
-        self.ways.0.lock().cuts.remove(&killed.name);
-        self.start_replica(&killed.node);
-    }
-
     /// What a replica does not reach from now on.
     pub fn cut(&mut self, place: usize, cut: Cut) {
-        self.ways.0.lock().cuts.insert(self.replicas[place].name.clone(), cut);
+        self.ways.cut(&self.replicas[place].name, cut);
     }
 
     /// Records that these pods may be replaced from now on, for these reasons.
@@ -192,12 +139,12 @@ impl Simulation {
 
     /// Which calls may fail from now on.
     pub fn set_storm(&mut self, storm: Storm) {
-        self.ways.0.lock().storm = storm;
+        self.ways.set_storm(storm);
     }
 
     /// Lets most answers to writes of slices be lost from now on, because of a fault of this kind, or none.
     pub fn lose_answers_of_slices(&mut self, kind: Option<&'static str>) {
-        self.ways.0.lock().slices = kind;
+        self.ways.lose_answers_of_slices(kind);
     }
 
     pub fn any_replica(&mut self) -> usize {
@@ -220,6 +167,16 @@ impl Simulation {
         pods.into_iter().nth(place)
     }
 
+    /// The names of the pods that are labelled active.
+    pub fn active_pods(&self) -> Vec<String> {
+        let store = self.api.store();
+        let is_active = |pod: &&Arc<Object>| {
+            pod.labels().is_some_and(|labels| labels.get(ROLE_LABEL) == Some(&ACTIVE_VALUE.into()))
+        };
+        let active = store.objects(Kind::Pod).values().filter(is_active);
+        active.map(|pod| pod.key.name.clone()).collect()
+    }
+
     /// A time below this one.
     pub fn millis(&mut self, below: Duration) -> Duration {
         millis(&mut self.random, usize::try_from(below.as_millis()).expect("not for ages"))
@@ -232,29 +189,9 @@ impl Simulation {
         what(self)
     }
 
-    pub fn stop_replicas_on(&mut self, node: &str) {
-        for replica in self.replicas.iter_mut().filter(|it| it.node == node) {
-            replica.host.stop();
-        }
-    }
-
-    pub fn resume_replicas_on(&mut self, node: &str) {
-        self.replicas.iter_mut().filter(|it| it.node == node).for_each(|it| it.host.resume());
-    }
-
-    /// Resumes a replica, or starts another one in its place if it was asked to stop. It may have been killed.
-    pub fn resume_or_replace(&mut self, name: &str) {
-        let Some(place) = self.replicas.iter().position(|it| it.name == name) else { return };
-        if self.replicas[place].is_stopping() {
-            self.kill_replica(place);
-        } else {
-            self.replicas[place].host.resume();
-        }
-    }
-
     /// A replica reaches everything from now on.
     pub fn reach(&mut self, name: &str) {
-        self.ways.0.lock().cuts.remove(name);
+        self.ways.open(name);
     }
 
     /// Lets time pass.
@@ -272,6 +209,7 @@ impl Simulation {
                 log::set(self.now, &self.replicas[place].name);
                 self.replicas[place].host.turn(TURN);
             }
+            self.remove_ended();
             log::set(self.now, "world");
             if self.now.as_nanos().is_multiple_of(TERMS.as_nanos()) {
                 self.record_terms();
@@ -283,16 +221,9 @@ impl Simulation {
     fn order(&mut self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.replicas.len()).collect();
         for last in (1..order.len()).rev() {
-            order.swap(last, self.random.below(last + 1));
+            order.swap(last, self.turns.below(last + 1));
         }
         order
-    }
-
-    /// Faults may take terms out of the database.
-    pub fn record_terms(&mut self) {
-        for term in recorded::terms(&self.database) {
-            self.terms.insert((term.key.clone(), term.token, term.grant.clone()), term);
-        }
     }
 
     /// Everything that happened.
@@ -300,7 +231,8 @@ impl Simulation {
         self.record_terms();
         let cluster = self.api.store().get(Kind::Namespace, "", "kube-system").map(|it| it.uid().to_owned());
         let terms = self.terms.values().cloned().collect();
-        let history = recorded::history(&self.api, terms, &cluster.unwrap_or_default(), self.start);
+        let cluster = cluster.unwrap_or_default();
+        let history = recorded::history(&self.api, &self.edits, terms, &cluster, self.start);
         History { faults: Some(self.faults.clone()), deadlines: self.deadlines.clone(), ..history }
     }
 
@@ -320,6 +252,13 @@ impl Simulation {
         text
     }
 
+    /// The edits of others that the operator has not corrected.
+    pub fn uncorrected(&self) -> Vec<String> {
+        let (mut veil, store) = (self.edits.veil(), self.api.store());
+        store.journal().iter().for_each(|change| drop(veil.next(change)));
+        veil.left()
+    }
+
     pub fn trace(&self) -> Vec<String> {
         trace::trace(&self.api, self.start)
     }
@@ -332,91 +271,4 @@ impl Simulation {
         assert_eq!(deadlines.len(), self.deadlines.len(), "only pods that are active have deadlines");
         check(&History { deadlines, ..history })
     }
-}
-
-/// What becomes of requests to the API server: most take a few milliseconds, a few much longer, and in a storm some
-/// fail.
-fn fates(mut random: Random, ways: Ways) -> impl FnMut(&RequestInfo) -> Fate + Send {
-    const FAILURES: [Outcome; 8] = [
-        Outcome::Refused,
-        Outcome::Failed(Refusal::TooManyRequests),
-        Outcome::Failed(Refusal::Internal),
-        Outcome::Failed(Refusal::Unavailable),
-        Outcome::FailedAfterwards(Refusal::Timeout),
-        Outcome::AnswerLost,
-        Outcome::Hung,
-        Outcome::HungAfterwards,
-    ];
-    const LOST: [Outcome; 3] =
-        [Outcome::AnswerLost, Outcome::FailedAfterwards(Refusal::Timeout), Outcome::HungAfterwards];
-    move |request| {
-        let (cut, storm) = ways.of(&request.client);
-        if cut.api {
-            ways.met(cut.kind);
-            return Fate { outcome: Outcome::Hung, ..Fate::default() };
-        }
-        let mut outcome = Outcome::Served;
-        if let Some(kind) = ways.loses_answer(request)
-            && random.below(4) > 0
-        {
-            ways.met(kind);
-            outcome = LOST[random.below(LOST.len())].clone();
-        } else if storm.api && random.below(4) == 0 {
-            ways.met(storm.kind);
-            match FAILURES.get(random.below(FAILURES.len() + 1)) {
-                Some(failure) => outcome = failure.clone(),
-                None => {
-                    return Fate {
-                        before: millis(&mut random, LATEST),
-                        dropped: Dropped::CarriedOut,
-                        ..Fate::default()
-                    };
-                }
-            }
-        }
-        let (before, after) = (delay(&mut random), delay(&mut random));
-        let dropped = if random.below(2) == 0 { Dropped::Cancelled } else { Dropped::CarriedOut };
-        Fate { before, outcome, after, dropped }
-    }
-}
-
-/// The same for statements.
-fn statements(random: Random, ways: Ways) -> impl Fn(&Call<'_>) -> DatabaseFate + Send + Sync {
-    const FAILURES: [End; 4] = [
-        End::Broken { commits: false },
-        End::Broken { commits: true },
-        End::Silent { commits: false },
-        End::Silent { commits: true },
-    ];
-    let random = Mutex::new(random);
-    move |call| {
-        let (cut, storm) = ways.of(call.client);
-        if cut.database {
-            ways.met(cut.kind);
-            return DatabaseFate::HANGS;
-        }
-        let mut random = random.lock();
-        let mut end = End::Answered;
-        if storm.database && random.below(4) == 0 {
-            ways.met(storm.kind);
-            let Some(failure) = FAILURES.get(random.below(FAILURES.len() + 1)) else {
-                let request = millis(&mut random, LATEST);
-                return DatabaseFate { outlives: true, ..DatabaseFate::answered(request, Duration::ZERO) };
-            };
-            end = *failure;
-        }
-        let outlives = random.below(2) == 0;
-        let (request, answer) = (delay(&mut random), delay(&mut random));
-        DatabaseFate { end, outlives, ..DatabaseFate::answered(request, answer) }
-    }
-}
-
-fn delay(random: &mut Random) -> Duration {
-    let longest = if random.below(50) == 0 { 200 } else { 3 };
-    millis(random, longest)
-}
-
-/// A number of milliseconds below this one.
-fn millis(random: &mut Random, below: usize) -> Duration {
-    Duration::from_millis(u64::try_from(random.below(below)).expect("a small number"))
 }

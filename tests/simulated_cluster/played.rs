@@ -1,0 +1,118 @@
+//! One run, from its seed to the verdict: faults, then rest, then single faults with deadlines.
+
+use std::{
+    any::Any,
+    collections::{BTreeMap, BTreeSet},
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::{Duration, Instant},
+};
+
+use leadergroup_e2e::history::{Violation, not_at_rest, operator_writes};
+
+use crate::{
+    balance::until_balanced,
+    deadlines::{Failure, single_faults},
+    faults::plan::{Planned, plan, with_faults},
+    simulation::Simulation,
+};
+
+/// How many groups a run has.
+const GROUPS: usize = 3;
+/// For how long there are faults, and how often one begins.
+const FAULTS: Duration = Duration::from_mins(3);
+const EVERY: Duration = Duration::from_secs(3);
+/// How long after the faults everything works again. For another such time the operator must write nothing.
+const SETTLED: Duration = Duration::from_mins(1);
+
+/// What a run shows in which nothing is wrong.
+pub struct Passed {
+    /// Which kinds of faults took effect, and how often.
+    pub effects: BTreeMap<&'static str, u32>,
+    /// For which failures there was a deadline.
+    pub due: Vec<Failure>,
+    pub promotions: usize,
+    pub revisions: usize,
+    /// How many simulated seconds passed in one.
+    pub per_second: f64,
+}
+
+/// What is wrong with a run.
+#[derive(Debug)]
+pub struct Failed {
+    /// Two runs fail in the same way if this is the same.
+    pub how: String,
+    pub text: String,
+}
+
+impl Failed {
+    pub fn new(how: &str, text: impl Into<String>) -> Self {
+        Self { how: how.to_owned(), text: text.into() }
+    }
+
+    /// It is an error if anything is left of this.
+    fn unless_none<T: std::fmt::Debug>(how: &str, left: &[T], run: &Simulation) -> Result<(), Self> {
+        if left.is_empty() { Ok(()) } else { Err(Self::new(how, format!("{left:#?}\n{}", run.state()))) }
+    }
+
+    fn unless_valid(violations: &[Violation]) -> Result<(), Self> {
+        if violations.is_empty() {
+            return Ok(());
+        }
+        let broken: BTreeSet<String> = violations.iter().map(|it| format!("{:?}", it.invariant)).collect();
+        let how = broken.into_iter().collect::<Vec<_>>().join(", ");
+        Err(Self { how, text: format!("{violations:#?}") })
+    }
+
+    /// Something was asserted in the middle of the run.
+    fn panicked(payload: &(dyn Any + Send)) -> Self {
+        let text = payload.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        let text = text.unwrap_or_else(|| "a panic".to_owned());
+        let how = text.split([':', '\n']).next().unwrap_or_default();
+        Self { how: how.to_owned(), text }
+    }
+}
+
+/// The faults of the run with this seed.
+pub fn faults(seed: u64) -> Vec<Planned> {
+    plan(seed, FAULTS, EVERY)
+}
+
+/// Plays the run with this seed, and with all of its faults or with those that `only` names.
+pub fn play(seed: u64, only: Option<&BTreeSet<usize>>) -> Result<Passed, Failed> {
+    let played = catch_unwind(AssertUnwindSafe(|| judged(seed, only)));
+    played.unwrap_or_else(|payload| Err(Failed::panicked(&*payload)))
+}
+
+fn judged(seed: u64, only: Option<&BTreeSet<usize>>) -> Result<Passed, Failed> {
+    let (mut run, begun) = (Simulation::new(seed, GROUPS), Instant::now());
+    run.run(Duration::from_secs(10));
+    with_faults(&mut run, &faults(seed), only, FAULTS);
+    run.run(SETTLED);
+    let quiet = run.api.store().revision();
+    run.run(SETTLED);
+    write_trace(&run);
+    let history = run.history();
+    Failed::unless_none("edits that nobody corrects", &run.uncorrected(), &run)?;
+    Failed::unless_none("not at rest", &not_at_rest(&history, &[]), &run)?;
+    let writes = operator_writes(&history, i64::try_from(quiet).expect("few enough revisions"));
+    Failed::unless_none("writes at rest", &writes, &run)?;
+    let checked = run.checked();
+    Failed::unless_valid(&checked.violations)?;
+    let (promotions, revisions) = (checked.promotions.len(), checked.revisions);
+    if promotions <= GROUPS {
+        return Err(Failed::new("no effect", "the faults did not make any other pod active"));
+    }
+    let due = single_faults(&mut run, seed)?;
+    until_balanced(&mut run)?;
+    Failed::unless_valid(&run.checked().violations)?;
+    let per_second = run.now.as_secs_f64() / begun.elapsed().as_secs_f64();
+    Ok(Passed { effects: run.effects.counts(), due, promotions, revisions, per_second })
+}
+
+/// Writes all changes of all objects to the file that a variable names.
+fn write_trace(run: &Simulation) {
+    if let Ok(file) = std::env::var("LEADERGROUP_CLUSTER_TRACE") {
+        std::fs::write(&file, run.trace().join("\n")).unwrap_or_else(|error| panic!("{file}: {error}"));
+    }
+}

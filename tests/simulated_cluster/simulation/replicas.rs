@@ -1,0 +1,80 @@
+//! The replicas of a run: how they start, stop and leave.
+
+use leadergroup_e2e::random::Random;
+
+use super::Simulation;
+use crate::replica::{Leaving, Process, Surroundings};
+
+impl Simulation {
+    /// Starts a replica on a node.
+    pub fn start_replica(&mut self, node: &str) {
+        self.started += 1;
+        let name = format!("replica-{}", self.started);
+        let mut random = Random::new(self.seed ^ (u64::from(self.started) << 32));
+        let drift = i64::try_from(random.below(401)).expect("a small number") - 200;
+        let around = Surroundings {
+            api: &self.api,
+            database: &self.database,
+            network: &self.network,
+            world: self.world.handle(),
+        };
+        self.replicas.push(Process::start(&name, node, drift, &around));
+    }
+
+    /// Ends a replica in the middle of what it does, and starts another one on its node, unless there is one that it was
+    /// to leave its place to.
+    pub fn kill_replica(&mut self, place: usize) {
+        let killed = self.replicas.remove(place);
+        self.reach(&killed.name);
+        if killed.leaving.is_none() {
+            self.start_replica(&killed.node);
+        }
+    }
+
+    /// Asks a replica to stop; another one is on its node. It may have been killed: then another one leaves the node.
+    pub fn drain_replica(&mut self, name: &str, node: &str, kind: Option<&'static str>) {
+        let stay = |it: &&mut Process| it.node == node && it.leaving.is_none();
+        if self.replicas.iter_mut().filter(stay).count() < 2 {
+            return;
+        }
+        let revision = self.api.store().revision();
+        let named = self.replicas.iter().position(|it| it.name == name && it.leaving.is_none());
+        let mut others = self.replicas.iter().map(|it| it.node == node && it.leaving.is_none());
+        let Some(place) = named.or_else(|| others.position(|stays| stays)) else { return };
+        self.replicas[place].leaving = Some(Leaving { revision, kind });
+        self.replicas[place].ask_to_stop();
+    }
+
+    /// Takes the replicas away that have left.
+    pub(super) fn remove_ended(&mut self) {
+        let left = self.replicas.extract_if(.., |it| it.leaving.is_some() && it.has_ended());
+        for replica in left.collect::<Vec<_>>() {
+            self.reach(&replica.name);
+            let Some(Leaving { revision, kind: Some(kind) }) = replica.leaving else { continue };
+            let name = format!("{}/", replica.name);
+            if self.api.store().since(revision).any(|change| change.by.starts_with(&name)) {
+                self.effects.note(kind);
+            }
+        }
+    }
+
+    pub fn stop_replicas_on(&mut self, node: &str) {
+        for replica in self.replicas.iter_mut().filter(|it| it.node == node) {
+            replica.host.stop();
+        }
+    }
+
+    pub fn resume_replicas_on(&mut self, node: &str) {
+        self.replicas.iter_mut().filter(|it| it.node == node).for_each(|it| it.host.resume());
+    }
+
+    /// Resumes a replica, or starts another one in its place if it was asked to stop. It may have been killed.
+    pub fn resume_or_replace(&mut self, name: &str) {
+        let Some(place) = self.replicas.iter().position(|it| it.name == name) else { return };
+        if self.replicas[place].is_stopping() && self.replicas[place].leaving.is_none() {
+            self.kill_replica(place);
+        } else {
+            self.replicas[place].host.resume();
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The ways to the API server and to the database: who reaches them, and what becomes of each call.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use leadergroup_e2e::random::Random;
+use leadergroup_lock::memory::{Call, End, Fate as DatabaseFate};
+use parking_lot::Mutex;
+
+use crate::{
+    api_server::{Dropped, Fate, Kind, Outcome, Refusal, RequestInfo},
+    faults::Effects,
+};
+
+/// How late a call may be carried out, in milliseconds: its client has given it up by then.
+const LATEST: usize = 20_000;
+
+/// The ways to the API server and to the database. Clones are the same.
+#[derive(Clone, Default)]
+pub struct Ways(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    /// What replicas do not reach, by their names.
+    cuts: BTreeMap<String, Cut>,
+    storm: Storm,
+    /// The kind of the fault that lets the answers to most writes of slices be lost, if there is one.
+    slices: Option<&'static str>,
+    effects: Effects,
+}
+
+/// What a replica does not reach, and the kind of the fault.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cut {
+    pub kind: &'static str,
+    pub api: bool,
+    /// Only its lists and watches.
+    pub watches: bool,
+    pub database: bool,
+}
+
+/// Which calls fail now and then: one in four. And the kind of the fault.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Storm {
+    pub kind: &'static str,
+    pub api: bool,
+    pub database: bool,
+}
+
+impl Ways {
+    /// All are open. Faults note here that they took effect.
+    pub fn new(effects: &Effects) -> Self {
+        let ways = Self::default();
+        ways.0.lock().effects = effects.clone();
+        ways
+    }
+
+    /// What a replica does not reach from now on.
+    pub fn cut(&self, replica: &str, cut: Cut) {
+        self.0.lock().cuts.insert(replica.to_owned(), cut);
+    }
+
+    /// A replica reaches everything from now on.
+    pub fn open(&self, replica: &str) {
+        self.0.lock().cuts.remove(replica);
+    }
+
+    /// Which calls may fail from now on.
+    pub fn set_storm(&self, storm: Storm) {
+        self.0.lock().storm = storm;
+    }
+
+    /// Lets most answers to writes of slices be lost from now on, because of a fault of this kind, or none.
+    pub fn lose_answers_of_slices(&self, kind: Option<&'static str>) {
+        self.0.lock().slices = kind;
+    }
+
+    fn of(&self, client: &str) -> (Cut, Storm) {
+        let replica = client.split('/').next().unwrap_or_default();
+        let state = self.0.lock();
+        (state.cuts.get(replica).copied().unwrap_or_default(), state.storm)
+    }
+
+    /// The fault that the answer to this request may be lost by.
+    fn loses_answer(&self, request: &RequestInfo) -> Option<&'static str> {
+        let writes = request.kind == Kind::EndpointSlice && request.verb.writes();
+        self.0.lock().slices.filter(|_| writes)
+    }
+
+    /// A fault of this kind has met a call.
+    fn met(&self, kind: &'static str) {
+        self.0.lock().effects.note(kind);
+    }
+}
+
+/// What becomes of requests to the API server: most take a few milliseconds, a few much longer, and in a storm some
+/// fail.
+pub fn fates(mut random: Random, ways: Ways) -> impl FnMut(&RequestInfo) -> Fate + Send {
+    const FAILURES: [Outcome; 8] = [
+        Outcome::Refused,
+        Outcome::Failed(Refusal::TooManyRequests),
+        Outcome::Failed(Refusal::Internal),
+        Outcome::Failed(Refusal::Unavailable),
+        Outcome::FailedAfterwards(Refusal::Timeout),
+        Outcome::AnswerLost,
+        Outcome::Hung,
+        Outcome::HungAfterwards,
+    ];
+    const LOST: [Outcome; 3] =
+        [Outcome::AnswerLost, Outcome::FailedAfterwards(Refusal::Timeout), Outcome::HungAfterwards];
+    move |request| {
+        let (cut, storm) = ways.of(&request.client);
+        if cut.api || (cut.watches && request.client.ends_with("/watches")) {
+            ways.met(cut.kind);
+            return Fate { outcome: Outcome::Hung, ..Fate::default() };
+        }
+        let mut outcome = Outcome::Served;
+        if let Some(kind) = ways.loses_answer(request)
+            && random.below(4) > 0
+        {
+            ways.met(kind);
+            outcome = LOST[random.below(LOST.len())].clone();
+        } else if storm.api && random.below(4) == 0 {
+            ways.met(storm.kind);
+            match FAILURES.get(random.below(FAILURES.len() + 1)) {
+                Some(failure) => outcome = failure.clone(),
+                None => {
+                    return Fate {
+                        before: millis(&mut random, LATEST),
+                        dropped: Dropped::CarriedOut,
+                        ..Fate::default()
+                    };
+                }
+            }
+        }
+        let (before, after) = (delay(&mut random), delay(&mut random));
+        let dropped = if random.below(2) == 0 { Dropped::Cancelled } else { Dropped::CarriedOut };
+        Fate { before, outcome, after, dropped }
+    }
+}
+
+/// The same for statements.
+pub fn statements(random: Random, ways: Ways) -> impl Fn(&Call<'_>) -> DatabaseFate + Send + Sync {
+    const FAILURES: [End; 4] = [
+        End::Broken { commits: false },
+        End::Broken { commits: true },
+        End::Silent { commits: false },
+        End::Silent { commits: true },
+    ];
+    let random = Mutex::new(random);
+    move |call| {
+        let (cut, storm) = ways.of(call.client);
+        if cut.database {
+            ways.met(cut.kind);
+            return DatabaseFate::HANGS;
+        }
+        let mut random = random.lock();
+        let mut end = End::Answered;
+        if storm.database && random.below(4) == 0 {
+            ways.met(storm.kind);
+            let Some(failure) = FAILURES.get(random.below(FAILURES.len() + 1)) else {
+                let request = millis(&mut random, LATEST);
+                return DatabaseFate { outlives: true, ..DatabaseFate::answered(request, Duration::ZERO) };
+            };
+            end = *failure;
+        }
+        let outlives = random.below(2) == 0;
+        let (request, answer) = (delay(&mut random), delay(&mut random));
+        DatabaseFate { end, outlives, ..DatabaseFate::answered(request, answer) }
+    }
+}
+
+fn delay(random: &mut Random) -> Duration {
+    let longest = if random.below(50) == 0 { 200 } else { 3 };
+    millis(random, longest)
+}
+
+/// A number of milliseconds below this one.
+pub fn millis(random: &mut Random, below: usize) -> Duration {
+    Duration::from_millis(u64::try_from(random.below(below)).expect("a small number"))
+}
