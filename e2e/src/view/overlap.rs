@@ -14,8 +14,10 @@ use crate::{client::Call, moment::Moment, network::REMEMBERED};
 /// How long clients may reach a pod that hung after it is back: as long as nodes remember its connections, and as long
 /// again for an answer. It is longer than a connection is kept.
 pub(super) const STILL_KNOWN: Duration = REMEMBERED.saturating_mul(2);
-/// A cut-off node must have caught up after this time.
-const CATCH_UP: Duration = Duration::from_mins(1);
+/// A cut-off node must have caught up after this time. The pause between two attempts of kube-proxy to reach the API
+/// server grows to 30 to 60 s (`defaultBackoffMax` and `defaultBackoffJitter` in client-go's `tools/cache`). After the
+/// longest one it has to list the endpoints and write its rules.
+const CATCH_UP: Duration = Duration::from_secs(70);
 
 /// A term of the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -321,8 +323,8 @@ struct Away(Vec<Exempt>);
 
 impl Away {
     /// A node that is back has caught up when a new connection first leads to the holder of that moment, if the fault
-    /// began before its term. That it leads to an earlier holder shows nothing: kube-proxy may wait for half a minute
-    /// before it asks the API server again.
+    /// began before its term. That it leads to an earlier holder shows nothing: kube-proxy may wait for a minute before
+    /// it asks the API server again.
     fn new(terms: &[Term], answers: &[Answer<'_>], limits: &Limits) -> Self {
         let caught_up = |exempt: &Exempt| {
             let until = exempt.until?;
