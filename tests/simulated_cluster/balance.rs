@@ -1,4 +1,5 @@
-//! Which replicas own the groups when everything works: none is on the node of its group's holder, and each has a share.
+//! Which replicas own the groups when everything works: none is on the node of its group's holder, and each has a
+//! share.
 
 use std::{collections::BTreeMap, time::Duration};
 

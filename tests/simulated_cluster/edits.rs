@@ -1,9 +1,9 @@
 //! What somebody else has written where only the operator should: the marks of pods, and the declarations of groups.
 //!
 //! The checker judges what the operator does. So it is shown what was there before the edit, until something else is
-//! written in its place: a correction, or another term. When nothing is left to do, no edit of a pod may be left. The owner
-//! of a group passes over a declaration that is older than its own, as a watch that lags shows one, until the next change
-//! of holder or owner.
+//! written in its place: a correction, or another term. When nothing is left to do, no edit of a pod may be left. The
+//! owner of a group passes over a declaration that is older than its own, as a watch that lags shows one, until the
+//! next change of holder or owner.
 
 use std::collections::{BTreeMap, BTreeSet};
 

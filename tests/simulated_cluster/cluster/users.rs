@@ -163,8 +163,8 @@ impl Cluster {
             && store.delete(Kind::LeaderGroup, NAMESPACE, group, &DeleteOptions::default()).is_ok()
     }
 
-    /// A user creates a group that selects the pods of another one, under a name of its own, which is returned. There may
-    /// be one already.
+    /// A user creates a group that selects the pods of another one, under a name of its own, which is returned. There
+    /// may be one already.
     pub fn add_second_group(&self, group: &str) -> Option<String> {
         let mut object = self.groups.get(group)?.clone();
         let name = format!("{group}-second");
