@@ -9,6 +9,7 @@ mod supervisor;
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tokio::sync::{Notify, watch};
 
 use crate::{messages::State, moment::Moment};
@@ -42,6 +43,9 @@ struct Shared {
 
 /// Runs until the supervisor ends.
 pub fn run(settings: NetworkSettings) -> Result<()> {
+    // The program may have the same user. It must not tell the supervisor what was read.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .context("protecting the memory of the network process")?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting a runtime")?;
     runtime.block_on(async {

@@ -107,7 +107,7 @@ pub fn run(supervised: Supervised) -> Result<u8, SupervisorError> {
         return Err(SupervisorError::NotFirst(own.as_raw_nonzero().get()));
     }
     let keys = Keys::generate()?;
-    // No process with the same user can read the key, or take the socket of the network process.
+    // No process with the same user can read the key.
     let undumpable = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     undumpable.map_err(system("to protect the agent's memory"))?;
     // Without the right to lock so much memory, the supervisor may have to wait for its pages. It reads the clocks
@@ -137,7 +137,7 @@ pub fn run(supervised: Supervised) -> Result<u8, SupervisorError> {
 impl Supervisor {
     fn supervise(mut self) -> Result<u8, SupervisorError> {
         loop {
-            self.start_network()?;
+            self.start_network();
             self.wait().map_err(|source| SupervisorError::System { what: "to wait", source })?;
             self.take_signals();
             self.take_messages();
@@ -161,19 +161,22 @@ impl Supervisor {
         network_process::wait(&self.signals, self.network.as_ref(), timeout)
     }
 
-    fn start_network(&mut self) -> Result<(), SupervisorError> {
-        if self.network.is_some() || self.leaves {
-            return Ok(());
-        }
+    /// Starts the network process, unless there is one. If that fails, the program runs for the rest of its lease.
+    fn start_network(&mut self) {
         let now = Moment::now();
-        if self.restart_at.is_some_and(|at| !now.is_past(at)) {
-            return Ok(());
+        if self.network.is_some() || self.leaves || self.restart_at.is_some_and(|at| !now.is_past(at)) {
+            return;
         }
-        let started = NetworkProcess::start(&self.supervised.network);
-        self.network = Some(started.map_err(system_io("to start the network process"))?);
-        self.restart_at = None;
-        self.told = State::default();
-        Ok(())
+        match NetworkProcess::start(&self.supervised.network) {
+            Ok(network) => {
+                self.network = Some(network);
+                (self.restart_at, self.told) = (None, State::default());
+            }
+            Err(error) => {
+                say(&format!("the network process cannot be started; trying again: {error}"));
+                self.restart_at = Some(now.after(RESTART_PAUSE));
+            }
+        }
     }
 
     fn take_signals(&mut self) {
@@ -302,10 +305,6 @@ impl Supervisor {
 
 fn system(what: &'static str) -> impl Fn(rustix::io::Errno) -> SupervisorError {
     move |error| SupervisorError::System { what, source: error.into() }
-}
-
-fn system_io(what: &'static str) -> impl Fn(io::Error) -> SupervisorError {
-    move |source| SupervisorError::System { what, source }
 }
 
 /// Writes a line to the container's log. A log that cannot be written to is no reason to end.
