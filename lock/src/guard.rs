@@ -287,8 +287,8 @@ impl Guard {
         self.term.is_lost()
     }
 
-    /// Until when the key is certainly held, by the store's [clock](Store::clock), as known at this moment; every
-    /// heartbeat extends it. Others can have the key a fifth of the ttl later. `None` once it is lost.
+    /// Until when the key is certainly held, by the store's [clock](crate::Store::clock), as known at this moment;
+    /// every heartbeat extends it. Others can have the key a fifth of the ttl later. `None` once it is lost.
     pub fn held_until(&self) -> Option<Duration> {
         self.term.until()
     }

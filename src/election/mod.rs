@@ -2,7 +2,8 @@
 //!
 //! [`Group::step`] takes one event and the current time, and returns effects. It performs no I/O, reads no clock and
 //! uses no random numbers, so that tests can try every order of events. It depends only on the API types: evidence
-//! arrives as a [`Verdict`](crate::api::Verdict), the lock's row as a [`Row`], and time as a `Duration` on a monotonic clock.
+//! arrives as a [`Verdict`](crate::api::Verdict), the lock's row as a [`Row`], and time as a `Duration` on a monotonic
+//! clock.
 //!
 //! A change of holder has five steps. Each is an effect whose outcome leads to the next: *grant* (the lock's row
 //! names the new holder and its token), *declare* (the group's status announces the term, by compare-and-set),
