@@ -1,6 +1,6 @@
 //! The signed answer of an agent to the operator.
 //!
-//! What it says stays true for ever ([`Promise`]), so it may be late, and anyone who has seen it may repeat it. Only
+//! What it says stays true forever ([`Promise`]), so it may be late, and anyone who has seen it may repeat it. Only
 //! the agent that has made the key of its boot can sign for it: another program at the pod's address, or in the pod,
 //! cannot say that the agent's program is over.
 

@@ -13,9 +13,11 @@
 //! | `supervisor/` | process 1 of the container: runs the program, has the key and the deadline |
 //! | `network/` | its child: reads the declaration, answers the operator and the kubelet. Decides nothing |
 //! | `messages.rs` | what these two tell each other |
+//! | `log.rs` | the container's log, which never makes anything wait |
 
 pub mod answer;
 pub mod contract;
+mod log;
 pub mod machine;
 pub mod messages;
 pub mod moment;

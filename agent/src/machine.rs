@@ -1,13 +1,13 @@
 //! When the program starts and when it has to end. Reads of the declaration and the end of the program go in, starts
 //! and signals come out.
 //!
-//! The proof that two programs never run at the same moment leans on four properties of this machine:
+//! The proof that two programs never run at the same moment rests on four properties of this machine:
 //!
 //! 1. A program runs at `x` under token *n* only if a quorum read that was *sent* at `x - lease` or later showed *n*,
 //!    cleared, with this boot and without a hold.
 //! 2. No term starts twice: the end of a program raises the floor above its token.
 //! 3. The floor never falls, as long as the process lives, and nothing below it starts.
-//! 4. [`Machine::promise`] says only what stays true for ever: the floor, and that nothing runs below it.
+//! 4. [`Machine::promise`] says only what stays true forever: the floor, and that nothing runs below it.
 
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ use crate::{
 pub struct Settings {
     /// How long after SIGTERM the program is killed.
     pub stop_timeout: Duration,
-    /// How long before the end of its lease it gets SIGTERM. It is killed at the end of its lease.
+    /// How long before the end of its lease it gets SIGTERM, at most a quarter of the lease. It is killed at the end of
+    /// its lease.
     pub lapse_timeout: Duration,
 }
 
@@ -97,6 +98,8 @@ struct Program {
     token: i64,
     /// The end of its lease.
     deadline: Moment,
+    /// How long before that it gets SIGTERM.
+    lapse_timeout: Duration,
     stopping: Option<Stopping>,
 }
 
@@ -130,7 +133,7 @@ impl Machine {
     /// After which time [`Event::Woke`] is due.
     pub fn wake_after(&self, now: Moment) -> Option<Duration> {
         let program = self.program.as_ref()?;
-        let lapses = program.deadline.before(self.settings.lapse_timeout);
+        let lapses = program.deadline.before(program.lapse_timeout);
         Some(match program.stopping {
             None => now.until(lapses),
             Some(Stopping { killed: true, .. }) => return None,
@@ -157,8 +160,8 @@ impl Machine {
 
     fn read(&mut self, sent_at: Moment, shown: Option<&Declared>, now: Moment, effects: &mut Vec<Effect>) {
         // The answers may arrive in another order than the reads were sent in. One that was sent before another one
-        // says nothing new.
-        if self.read_at.is_some_and(|last| sent_at.boottime < last.boottime) {
+        // says nothing new, and none was sent in the future.
+        if self.read_at.is_some_and(|last| sent_at.boottime < last.boottime) || sent_at.is_after(now) {
             return;
         }
         self.read_at = Some(sent_at);
@@ -171,7 +174,8 @@ impl Machine {
         }
         let extended = own.filter(|run| run.cleared && run.hold.is_none());
         // A new `LeaderGroup` waits for the longest lease, and no longer.
-        let extended = extended.map(|run| sent_at.after(run.lease.min(LONGEST_LEASE)));
+        let lease = own.map_or(Duration::ZERO, |run| run.lease.min(LONGEST_LEASE));
+        let extended = extended.map(|_| sent_at.after(lease));
         match &mut self.program {
             Some(program) if token == program.token && own.is_some() => {
                 if let Some(deadline) = extended {
@@ -185,11 +189,11 @@ impl Machine {
             // A smaller token, or another boot: this declaration is not that of the program any more.
             Some(_) => self.terminate(Why::Gone, now, effects),
             None => {
-                let starts = extended.filter(|deadline| {
-                    token >= self.floor && !now.is_past(deadline.before(self.settings.lapse_timeout))
-                });
+                let lapse_timeout = self.settings.lapse_timeout.min(lease / 4);
+                let starts = extended
+                    .filter(|deadline| token >= self.floor && !now.is_past(deadline.before(lapse_timeout)));
                 if let Some(deadline) = starts {
-                    self.program = Some(Program { token, deadline, stopping: None });
+                    self.program = Some(Program { token, deadline, lapse_timeout, stopping: None });
                     effects.push(Effect::Start(token));
                 }
             }
@@ -214,7 +218,7 @@ impl Machine {
     /// Ends a program whose time is up.
     fn end_in_time(&mut self, now: Moment, effects: &mut Vec<Effect>) {
         let Some(program) = &self.program else { return };
-        if now.is_past(program.deadline.before(self.settings.lapse_timeout)) {
+        if now.is_past(program.deadline.before(program.lapse_timeout)) {
             self.terminate(Why::Lapsed, now, effects);
         }
         let stop_timeout = self.settings.stop_timeout;

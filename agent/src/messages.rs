@@ -84,7 +84,7 @@ impl Lines {
     }
 }
 
-/// A message as a line. Empty for one that is no JSON: there is none.
+/// A message as a line. Serialization cannot fail for these types; if it did, the line would be empty.
 pub fn line<T: Serialize>(message: &T) -> Vec<u8> {
     let mut line = serde_json::to_vec(message).unwrap_or_default();
     line.push(b'\n');

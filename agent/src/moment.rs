@@ -46,6 +46,11 @@ impl Moment {
         Self { boottime: self.boottime.max(other.boottime), raw: self.raw.max(other.raw) }
     }
 
+    /// Whether it is later than another one, on one of the clocks.
+    pub fn is_after(self, other: Self) -> bool {
+        self.boottime > other.boottime || self.raw > other.raw
+    }
+
     /// How long it is until this deadline, on the clock that reaches it first.
     pub fn until(self, deadline: Self) -> Duration {
         let left = |deadline: Duration, now| deadline.saturating_sub(now);

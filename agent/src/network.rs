@@ -4,45 +4,23 @@
 
 mod reads;
 mod server;
+mod shared;
 mod supervisor;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tokio::sync::{Notify, watch};
 
-use crate::{messages::State, moment::Moment};
-use supervisor::ToldSupervisor;
+use crate::log;
+use shared::Shared;
 
-/// What the network process needs to know.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NetworkSettings {
-    /// The namespace of the group and the pod.
-    pub namespace: String,
-    /// The name of the group.
-    pub group: String,
-    /// The port on which the operator and the kubelet ask.
-    pub port: u16,
-    /// How often the declaration is read while no lease is known.
-    pub interval: Duration,
-}
-
-/// What the tasks of the process share.
-#[derive(Debug)]
-struct Shared {
-    settings: NetworkSettings,
-    supervisor: ToldSupervisor,
-    /// What the program does.
-    state: watch::Sender<State>,
-    /// When the last read that was answered was sent.
-    read_at: watch::Sender<Option<Moment>>,
-    /// Asks for a read at once.
-    changed: Notify,
-}
+pub use shared::NetworkSettings;
 
 /// Runs until the supervisor ends.
 pub fn run(settings: NetworkSettings) -> Result<()> {
+    log::open();
     // The program may have the same user. It must not tell the supervisor what was read.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .context("protecting the memory of the network process")?;
@@ -63,7 +41,7 @@ pub fn run(settings: NetworkSettings) -> Result<()> {
              (automountServiceAccountToken)",
         )?;
         tokio::select! {
-            ended = supervisor::receive(received, &shared) => ended,
+            ended = supervisor::receive(received, &shared.supervisor, &shared.state) => ended,
             ended = server::serve(listener, shared.clone()) => ended,
             () = reads::read(&client, &shared) => Ok(()),
             () = reads::watch(&client, &shared) => Ok(()),

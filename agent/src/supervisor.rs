@@ -9,13 +9,7 @@ mod children;
 mod network_process;
 mod signals;
 
-use std::{
-    ffi::OsString,
-    fs,
-    io::{self, Write as _, stderr},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{ffi::OsString, fs, io, path::PathBuf, time::Duration};
 
 use rustix::{
     mm::{MlockAllFlags, mlockall},
@@ -24,6 +18,7 @@ use rustix::{
 
 use crate::{
     answer::{Keys, NoKeys},
+    log::{self, say},
     machine::{Effect, Event, Machine, Settings},
     messages::{State, ToNetwork, ToSupervisor},
     moment::Moment,
@@ -32,6 +27,9 @@ use children::Program;
 use network_process::NetworkProcess;
 use signals::Signals;
 
+/// The longest wait while a program runs. A wait is measured by a clock that stands still while the machine is
+/// suspended, and that is slewed: the end of a lease must not be slept through.
+const LONGEST_WAIT: Duration = Duration::from_millis(50);
 /// The pause before the network process is started again.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
@@ -106,6 +104,9 @@ pub fn run(supervised: Supervised) -> Result<u8, SupervisorError> {
     if own != Pid::INIT {
         return Err(SupervisorError::NotFirst(own.as_raw_nonzero().get()));
     }
+    // Before anything else: until then the kernel discards SIGTERM, and the container would be killed in the end.
+    let signals = Signals::receive().map_err(|source| SupervisorError::System { what: "signals", source })?;
+    log::open();
     let keys = Keys::generate()?;
     // No process with the same user can read the key.
     let undumpable = set_dumpable_behavior(DumpableBehavior::NotDumpable);
@@ -117,7 +118,6 @@ pub fn run(supervised: Supervised) -> Result<u8, SupervisorError> {
         let written = fs::write(path, format!("boot {}\n", keys.boot()));
         written.map_err(|source| SupervisorError::TerminationLog { path: path.clone(), source })?;
     }
-    let signals = Signals::receive().map_err(|source| SupervisorError::System { what: "signals", source })?;
     say(&format!("this start is {}; waiting for the authority to run the program", keys.boot()));
     let supervisor = Supervisor {
         machine: Machine::new(keys.boot(), supervised.settings),
@@ -157,7 +157,8 @@ impl Supervisor {
     fn wait(&self) -> io::Result<()> {
         let now = Moment::now();
         let restart = self.restart_at.map(|at| now.until(at));
-        let timeout = self.machine.wake_after(now).into_iter().chain(restart).min();
+        let longest = self.program.as_ref().map(|_| LONGEST_WAIT);
+        let timeout = [self.machine.wake_after(now), restart, longest].into_iter().flatten().min();
         network_process::wait(&self.signals, self.network.as_ref(), timeout)
     }
 
@@ -209,10 +210,9 @@ impl Supervisor {
         }
     }
 
-    fn send(&mut self, message: &ToNetwork) {
-        if let Some(network) = &mut self.network {
-            network.send(message);
-        }
+    /// Sends the network process a message. Returns whether it was sent.
+    fn send(&mut self, message: &ToNetwork) -> bool {
+        self.network.as_mut().is_some_and(|network| network.send(message))
     }
 
     fn step(&mut self, event: &Event) {
@@ -220,14 +220,14 @@ impl Supervisor {
             match effect {
                 Effect::Start(token) => self.start(token),
                 Effect::Terminate(why) => {
-                    say(&format!("the program has to end: {why}"));
                     if let Some(program) = &self.program {
                         program.send(Signal::TERM);
                     }
+                    say(&format!("the program has to end: {why}"));
                 }
                 Effect::Kill(why) => {
-                    say(&format!("the program has not ended in time and is killed: {why}"));
                     self.end_all();
+                    say(&format!("the program had not ended in time and was killed: {why}"));
                 }
             }
         }
@@ -259,8 +259,8 @@ impl Supervisor {
     /// Notes which processes have ended.
     fn reap(&mut self) -> Result<(), SupervisorError> {
         while let Some(ended) = children::reap().map_err(system("to wait for processes"))? {
-            if self.network.as_ref().is_some_and(|network| network.id() == ended.process) {
-                self.network = None;
+            if let Some(network) = self.network.take_if(|network| network.id() == ended.process) {
+                network.ended();
                 self.restart_at = Some(Moment::now().after(RESTART_PAUSE));
             }
             if let Some(program) = &mut self.program {
@@ -296,18 +296,12 @@ impl Supervisor {
     fn tell(&mut self) {
         let state =
             State { token: self.machine.running().map(|(token, _)| token), ends: self.machine.ends() };
-        if state != self.told && self.network.is_some() {
+        if state != self.told && self.send(&ToNetwork::State(state)) {
             self.told = state;
-            self.send(&ToNetwork::State(state));
         }
     }
 }
 
 fn system(what: &'static str) -> impl Fn(rustix::io::Errno) -> SupervisorError {
     move |error| SupervisorError::System { what, source: error.into() }
-}
-
-/// Writes a line to the container's log. A log that cannot be written to is no reason to end.
-fn say(text: &str) {
-    let _ = writeln!(stderr(), "leadergroup-agent: {text}");
 }

@@ -83,8 +83,8 @@ impl Collector for LockMetrics {
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
         };
         gauge("connections_in_use", "Database connections in use", stats.pool.in_use)?;
-        gauge("connections_idle", "Database connections open without work", stats.pool.idle)?;
-        gauge("connections_max", "Most connections at a time", stats.pool.most)?;
+        gauge("connections_idle", "Idle database connections", stats.pool.idle)?;
+        gauge("connections_max", "Maximum number of connections", stats.pool.most)?;
         gauge("statements_waiting", "Statements that wait for a connection", stats.pool.waiting)?;
         let mut seconds = |name: &str, help: &str, histogram: &Histogram| {
             let (unit, kind) = (Some(&Unit::Seconds), histogram.metric_type());

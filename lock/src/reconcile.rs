@@ -94,8 +94,10 @@ impl Terms {
     /// if another server answers than the one that sent the heartbeat of this era.
     pub(crate) async fn reconcile(&self, store: &Store, era: EraId) -> Result<bool, LockError> {
         // All of them were granted, and so committed, before this query is sent.
-        let all: Vec<_> = self.all.lock().values().filter_map(Weak::upgrade).collect();
-        let all: Vec<_> = all.iter().map(|term| (Arc::downgrade(term), term.row())).collect();
+        let all: Vec<_> = {
+            let held: Vec<_> = self.all.lock().values().filter_map(Weak::upgrade).collect();
+            held.iter().map(|term| (Arc::downgrade(term), term.row())).collect()
+        };
         let mut keys: Vec<_> = all.iter().map(|(_, held)| held.key.clone()).collect();
         keys.sort();
         keys.dedup();

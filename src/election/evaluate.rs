@@ -249,8 +249,12 @@ impl Group {
         let is_due = match holder {
             None => !self.world.policy.paused,
             Some(holder) if self.known.is_finished() => self.may_replace(self.has_ended(holder), now),
-            // A change that was begun is not stopped by a pause or the lock delay.
-            Some(holder) => !self.is_fit(holder),
+            // A change that was begun is not stopped by a pause or the lock delay. Only this replica knows that the
+            // term is unused: another one would have to write to a pod that refuses it.
+            Some(holder) => {
+                let only_here = self.unused.spare(&holder.uid) && self.refusals.has(&holder.uid);
+                !self.is_fit(holder) && !only_here
+            }
         };
         is_due && self.world.obstacle.is_none() && self.successor(holder).is_none()
     }

@@ -12,11 +12,19 @@ use kube::{
 use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 
-use super::Shared;
-use crate::{contract::Declared, messages::ToSupervisor, moment::Moment};
+use super::shared::Shared;
+use crate::{contract::Declared, log::say, messages::ToSupervisor, moment::Moment};
 
 /// The pause after a watch that ended.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
+/// A watch without an event for so long is begun again: its connection may be dead. The API server itself ends it
+/// sooner.
+const LONGEST_WATCH: Duration = Duration::from_mins(6);
+/// The longest time limit of a read, and the longest pause after one that failed: a lease has room for several.
+const LONGEST_READ: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// The shortest interval of reads, whatever the lease is.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
 /// The shortest time between two reads: a group that changes all the time does not make its agents read all the time.
 const BREATH: Duration = Duration::from_millis(20);
 /// How many reads one lease has.
@@ -34,34 +42,41 @@ struct Status {
     declaration: Option<Declared>,
 }
 
-/// Reads all the time: a third of a lease after the last read, and when the watch shows a change.
+/// Reads continuously: a third of a lease after the last read, but not later than at the interval of the settings, and
+/// when the watch shows a change. After a failure it reads again soon.
 pub(super) async fn read(client: &Client, shared: &Shared) {
     let mut interval = shared.settings.interval;
-    let mut failed = false;
+    let mut failures = 0;
     loop {
         let sent_at = Moment::now();
-        let answer = timeout(interval, read_once(client, shared)).await;
-        match answer.map_err(|_| anyhow!("no answer within {interval:?}")).flatten() {
+        let limit = (interval / 2).min(LONGEST_READ);
+        let answer = timeout(limit, read_once(client, shared)).await;
+        let wait = match answer.map_err(|_| anyhow!("no answer within {limit:?}")).flatten() {
             Ok((key, shown)) => {
-                if std::mem::take(&mut failed) {
-                    eprintln!("leadergroup-agent: the LeaderGroup can be read again");
+                if std::mem::take(&mut failures) > 0 {
+                    say("the LeaderGroup can be read again");
                 }
                 shared.read_at.send_replace(Some(sent_at));
                 let lease = shown.as_ref().and_then(|declared| Some(declared.run.as_ref()?.lease));
-                interval = lease.map_or(shared.settings.interval, |lease| lease / READS_IN_LEASE);
+                let of_lease = lease.map_or(shared.settings.interval, |lease| lease / READS_IN_LEASE);
+                interval = of_lease.min(shared.settings.interval).max(SHORTEST_INTERVAL);
                 let read = ToSupervisor::Read { sent_at, key, shown };
                 if shared.supervisor.send(&read).await.is_err() {
                     return;
                 }
+                interval
             }
-            Err(error) if !std::mem::replace(&mut failed, true) => {
-                eprintln!("leadergroup-agent: the LeaderGroup cannot be read; trying again: {error:#}");
+            Err(error) => {
+                if failures == 0 {
+                    say(&format!("the LeaderGroup cannot be read; trying again: {error:#}"));
+                }
+                failures += 1;
+                (BREATH * failures).min(LONGEST_PAUSE)
             }
-            Err(_) => {}
-        }
+        };
         sleep(BREATH).await;
         // Either may end the wait.
-        let _ = timeout(interval.saturating_sub(BREATH), shared.changed.notified()).await;
+        let _ = timeout(wait.saturating_sub(BREATH), shared.changed.notified()).await;
     }
 }
 
@@ -71,7 +86,12 @@ async fn read_once(client: &Client, shared: &Shared) -> Result<(Option<String>, 
     let path = format!("/apis/leadergroup.dev/v1alpha1/namespaces/{namespace}/leadergroups/{name}");
     let group: Group = match client.request(Request::get(path).body(Vec::new())?).await {
         Ok(group) => group,
-        Err(kube::Error::Api(status)) if status.code == 404 => return Ok((None, None)),
+        // Not any 404: a proxy, or an API server that does not serve the kind yet, says nothing about the group.
+        Err(kube::Error::Api(status))
+            if status.reason == "NotFound" && status.details.as_ref().is_some_and(|it| it.name == *name) =>
+        {
+            return Ok((None, None));
+        }
         Err(error) => return Err(error.into()),
     };
     let Some(Status { key, declaration }) = group.status else { return Ok((None, None)) };
@@ -85,12 +105,20 @@ pub(super) async fn watch(client: &Client, shared: &Shared) {
     let resource = ApiResource::from_gvk_with_plural(&kind, "leadergroups");
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &shared.settings.namespace, &resource);
     let parameters = WatchParams::default().fields(&format!("metadata.name={}", shared.settings.group));
+    let mut failed = false;
     loop {
-        if let Ok(events) = api.watch_metadata(&parameters, "0").await {
-            pin_mut!(events);
-            while let Some(Ok(_)) = events.next().await {
-                shared.changed.notify_one();
+        match timeout(LONGEST_WATCH, api.watch_metadata(&parameters, "0")).await {
+            Ok(Ok(events)) => {
+                failed = false;
+                pin_mut!(events);
+                while let Ok(Some(Ok(_))) = timeout(LONGEST_WATCH, events.next()).await {
+                    shared.changed.notify_one();
+                }
             }
+            Ok(Err(error)) if !std::mem::replace(&mut failed, true) => {
+                say(&format!("the LeaderGroup cannot be watched, so changes are seen late: {error}"));
+            }
+            _ => {}
         }
         sleep(WATCH_PAUSE).await;
     }

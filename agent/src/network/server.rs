@@ -8,7 +8,7 @@ use axum::{
 };
 use tokio::{net::TcpListener, time::timeout};
 
-use super::Shared;
+use super::shared::Shared;
 use crate::{answer::Answer, moment::Moment};
 
 /// The supervisor answers at once, unless it waits for killed processes.
@@ -41,8 +41,8 @@ async fn answer(Extracted(shared): Extracted<Arc<Shared>>) -> Result<Json<Answer
     answer.map(Json).ok_or(StatusCode::SERVICE_UNAVAILABLE)
 }
 
-/// A standby is ready if it could start the program: its reads are answered. While the program runs, it says itself
-/// whether it is ready.
+/// A standby is ready if it could start the program: its reads are answered. While the program runs, the program
+/// reports its own readiness.
 async fn ready(Extracted(shared): Extracted<Arc<Shared>>) -> impl IntoResponse {
     if shared.state.borrow().token.is_some() {
         return (StatusCode::OK, "the program runs\n".to_owned());

@@ -14,13 +14,12 @@ use anyhow::{Context as _, Result, bail};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{UnixStream, unix::OwnedReadHalf, unix::OwnedWriteHalf},
-    sync::{Mutex as AsyncMutex, oneshot},
+    sync::{Mutex as AsyncMutex, oneshot, watch},
 };
 
-use super::Shared;
 use crate::{
     answer::Answer,
-    messages::{Lines, ToNetwork, ToSupervisor, line},
+    messages::{Lines, State, ToNetwork, ToSupervisor, line},
 };
 
 /// At most so many questions wait for an answer.
@@ -79,7 +78,11 @@ impl ToldSupervisor {
 }
 
 /// Receives messages until the supervisor ends.
-pub(super) async fn receive(mut received: OwnedReadHalf, shared: &Shared) -> Result<()> {
+pub(super) async fn receive(
+    mut received: OwnedReadHalf,
+    told: &ToldSupervisor,
+    state: &watch::Sender<State>,
+) -> Result<()> {
     let (mut lines, mut bytes) = (Lines::default(), [0; 4096]);
     loop {
         let length = received.read(&mut bytes).await.context("the supervisor has ended")?;
@@ -89,8 +92,8 @@ pub(super) async fn receive(mut received: OwnedReadHalf, shared: &Shared) -> Res
         lines.add(&bytes[..length]);
         while let Some(message) = lines.take()? {
             match message {
-                ToNetwork::Answer { id, answer } => shared.supervisor.answered(id, answer),
-                ToNetwork::State(state) => drop(shared.state.send_replace(state)),
+                ToNetwork::Answer { id, answer } => told.answered(id, answer),
+                ToNetwork::State(now) => drop(state.send_replace(now)),
             }
         }
     }

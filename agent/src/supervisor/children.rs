@@ -7,11 +7,13 @@ use rustix::{
     process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group, wait},
 };
 
+use crate::log::say;
+
 /// The prefix of the variables that the program finds in its environment.
 const PREFIX: &str = "LEADERGROUP_";
-/// How long killed processes may take to end before the supervisor ends itself. The kernel then kills all of them,
-/// also those of another user, which the supervisor may have no right to kill.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// How long killed processes may take until they are gone. They run no more from the moment in which they are killed;
+/// a large one takes a while to give its memory back.
+const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(2);
 /// The exit statuses that shells use for a program that does not exist, or cannot be run.
 const NOT_FOUND: u8 = 127;
@@ -76,14 +78,14 @@ pub(super) fn reap() -> Result<Option<Ended>, Errno> {
     }
 }
 
-/// Kills all processes but this one until none is left, and returns those that have ended. If that takes too long, this
-/// process ends, and all others with it.
+/// Kills all processes but this one until none is left, and returns those that have ended. If only processes are left
+/// that it may not kill, because they have another user, it ends itself: the kernel then kills all others.
 pub(super) fn kill_all() -> Vec<Ended> {
     let mut all = Vec::new();
     let pauses = PATIENCE.as_millis() / PAUSE.as_millis();
     for _ in 0..pauses {
         // The group of process 1 stands for all processes. It is no error if there is none.
-        let _ = kill_process_group(Pid::INIT, Signal::KILL);
+        let killed = kill_process_group(Pid::INIT, Signal::KILL);
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((process, status))) => all.push(Ended { process, status: code(status) }),
@@ -92,9 +94,12 @@ pub(super) fn kill_all() -> Vec<Ended> {
                 Ok(None) | Err(_) => break,
             }
         }
+        if killed == Err(Errno::PERM) {
+            break;
+        }
         thread::sleep(PAUSE);
     }
-    super::say("a process could not be killed: the container ends, and the kernel kills it");
+    say("a process could not be killed: the container ends, and the kernel kills it");
     process::exit(i32::from(by_signal(Signal::KILL.as_raw())));
 }
 

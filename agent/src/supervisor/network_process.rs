@@ -23,13 +23,15 @@ const THIS_PROGRAM: &str = "/proc/self/exe";
 /// The name of the hidden command.
 pub(crate) const NETWORK: &str = "__network";
 
-/// A running network process. It is killed when this is dropped, and reaped as any other child.
+/// A running network process. It is killed when this is dropped, unless it has ended, and reaped as any other child.
 pub(super) struct NetworkProcess {
     id: Pid,
     socket: UnixStream,
     lines: Lines,
-    /// It has closed the socket, or has sent something that is no message.
+    /// It has closed the socket, or has sent something that is not a message.
     broken: bool,
+    /// It was reaped: another process may have its id.
+    ended: bool,
 }
 
 impl NetworkProcess {
@@ -42,7 +44,7 @@ impl NetworkProcess {
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
             .spawn()?;
-        Ok(Self { id: Pid::from_child(&child), socket, lines: Lines::default(), broken: false })
+        Ok(Self { id: Pid::from_child(&child), socket, lines: Lines::default(), broken: false, ended: false })
     }
 
     pub(super) fn id(&self) -> Pid {
@@ -76,21 +78,33 @@ impl NetworkProcess {
         messages
     }
 
-    /// Sends a message, unless the process does not read: then it has lost nothing that is true for long.
-    pub(super) fn send(&mut self, message: &ToNetwork) {
+    /// Sends a message. Returns whether it was sent: not if the process does not read. Whatever it misses would soon be
+    /// out of date anyway.
+    pub(super) fn send(&mut self, message: &ToNetwork) -> bool {
         let line = line(message);
         match self.socket.write(&line) {
-            Ok(length) if length == line.len() => {}
+            Ok(length) if length == line.len() => return true,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             // Half a line would spoil the next one.
-            _ => self.broken = true,
+            _ => {
+                self.broken = true;
+                let _ = kill_process(self.id, Signal::KILL);
+            }
         }
+        false
+    }
+
+    /// Takes into account that it has ended and was reaped.
+    pub(super) fn ended(mut self) {
+        self.ended = true;
     }
 }
 
 impl Drop for NetworkProcess {
     fn drop(&mut self) {
-        let _ = kill_process(self.id, Signal::KILL);
+        if !self.ended {
+            let _ = kill_process(self.id, Signal::KILL);
+        }
     }
 }
 

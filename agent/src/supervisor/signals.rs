@@ -1,4 +1,4 @@
-//! The signals of the supervisor. Without handlers, process 1 would not get most of them at all.
+//! The signals of the supervisor. The kernel discards signals to process 1 that have no handler.
 
 use std::{
     io::{self, Read as _},

@@ -22,6 +22,8 @@ pub enum Rule {
     CountsFromReceipt,
     /// A wait is longer than the lease, because clocks differ.
     Margin,
+    /// A wait leaves time to kill the program.
+    KillMargin,
     /// A hold counts only if it is the one that was set when the successor was declared.
     SameHold,
     /// What may still run is carried on unchanged from a term that was never cleared.
@@ -39,7 +41,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::QuorumRead,
         Self::CountsFromSending,
         Self::FreshBoot,
@@ -49,6 +51,7 @@ impl Rule {
         Self::VanishedPod,
         Self::CountsFromReceipt,
         Self::Margin,
+        Self::KillMargin,
         Self::SameHold,
         Self::FormerCarried,
         Self::ClearComparesAndSets,

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use leadergroup_agent::{
-    contract::{Boot, Former, Run, outlasts},
+    contract::{Boot, Former, KILL_MARGIN, Run, outlasts},
     machine::Promise,
 };
 
@@ -101,7 +101,11 @@ impl Replica {
                 (self.known_since(uid, *token).into_iter().chain(held).min(), *lease)
             }
         };
-        let wait = if broken == Some(Rule::Margin) { lease } else { outlasts(lease) };
+        let wait = match broken {
+            Some(Rule::Margin) => lease + KILL_MARGIN,
+            Some(Rule::KillMargin) => outlasts(lease).saturating_sub(KILL_MARGIN),
+            _ => outlasts(lease),
+        };
         Some(since? + self.clock.true_time(wait))
     }
 

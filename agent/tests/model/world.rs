@@ -21,6 +21,8 @@ const REPLICAS: usize = 2;
 const SECOND: u64 = 1_000_000;
 /// How long a schedule lasts.
 const LASTS: u64 = 60 * SECOND;
+/// How long a kill takes at most: a little less than the margin for it.
+const LONGEST_KILL: u64 = SECOND * 49 / 100;
 /// The leases that users choose.
 const LEASES: [Duration; 2] = [Duration::from_secs(3), LONGEST];
 
@@ -312,7 +314,6 @@ impl World {
                     }
                 }
                 Effect::Kill(_) => {
-                    // A killed process has ended. It takes a moment until all of them were reaped.
                     if let Some(program) = self.agents[number].program {
                         self.ends(number, program);
                     }
@@ -364,10 +365,9 @@ impl World {
         self.at(self.now + after, What::Reaped { agent, program });
     }
 
-    /// All processes of the program are killed.
+    /// All processes of the program are killed, as soon as the supervisor gets the CPU.
     fn ends(&mut self, agent: usize, program: u64) {
-        self.running.remove(&program);
-        let after = self.random.below(SECOND / 50);
+        let after = if self.random.below(4) > 0 { LONGEST_KILL } else { self.random.below(SECOND / 50) };
         self.at(self.now + after, What::Reaped { agent, program });
     }
 
@@ -470,7 +470,7 @@ impl World {
     }
 
     fn fault(&mut self) {
-        self.later(8 * SECOND, What::Fault);
+        self.later(6 * SECOND, What::Fault);
         let pod = self.random.index(PODS);
         match self.random.below(8) {
             // It is cut off. Another pod is to take over, while its program still runs.

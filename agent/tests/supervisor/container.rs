@@ -46,6 +46,16 @@ impl Container {
 
     pub fn start_command(api: &ApiServer, command: &[&str]) -> Self {
         let directory = TempDir::new().unwrap();
+        let log = fs::File::create(directory.path().join("log")).unwrap();
+        Self::start_in(directory, api, command, log.into())
+    }
+
+    /// The same, with a log that nothing reads.
+    pub fn start_unread(api: &ApiServer, command: &[&str]) -> Self {
+        Self::start_in(TempDir::new().unwrap(), api, command, Stdio::piped())
+    }
+
+    fn start_in(directory: TempDir, api: &ApiServer, command: &[&str], log: Stdio) -> Self {
         let file = |name: &str| directory.path().join(name);
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
@@ -70,7 +80,7 @@ impl Container {
             .current_dir(directory.path())
             .stdin(Stdio::null())
             .stdout(fs::File::create(file("output")).unwrap())
-            .stderr(fs::File::create(file("log")).unwrap())
+            .stderr(log)
             .spawn()
             .unwrap();
         Self { directory, port, unshare: Mutex::new(unshare) }

@@ -41,7 +41,7 @@ fn a_program_starts_with_its_term_and_ends_with_the_next() {
     assert_eq!(container.processes("sleep 1000"), 0);
 }
 
-/// A program that takes no notice of SIGTERM, and has left a daemon behind that has left its session.
+/// A program that ignores SIGTERM, and leaves behind a daemon in a session of its own.
 const STUBBORN: &str = "trap '' TERM; (setsid sh -c 'trap \"\" TERM; sleep 1001 & wait' &); touch ran; \
                         while :; do date +%s.%N >alive; sleep 0.05; done";
 
@@ -56,6 +56,19 @@ fn without_the_api_server_nothing_is_left_of_the_program_at_the_end_of_its_lease
     assert!(last.elapsed() >= LEASE / 2, "it may run for the rest of its lease");
     assert_outlived(&container, last);
     assert!(container.is_running(), "it stands by");
+}
+
+/// Nothing reads the log, and the program has filled it.
+#[test]
+fn a_log_that_is_full_prolongs_nothing() {
+    let api = ApiServer::start();
+    let script = format!("(dd if=/dev/zero bs=4096 >&2 &); {STUBBORN}");
+    let container = Container::start_unread(&api, &["sh", "-c", &script]);
+    api.declare(7, &container.boot(), true, LEASE);
+    eventually("the program", || container.read("ran").is_some());
+    let last = api.stop();
+    eventually("its end", || container.processes("sleep 100") == 0);
+    assert_outlived(&container, last);
 }
 
 #[test]

@@ -65,6 +65,23 @@ fn a_refused_candidate_is_tried_again_soon_by_a_dry_run_while_no_pod_is_active()
     assert_eq!((case.grant().holder, case.grant().expected), (pod("b"), 6));
 }
 
+/// Another replica would have to fence the pod, which refuses every write.
+#[test]
+fn a_group_whose_term_only_this_replica_knows_to_be_unused_is_not_given_away() {
+    let unheard = |mut world: World| {
+        world.members[2].verdict = Verdict::Unknown;
+        world
+    };
+    let mut case = Case::stable(unheard(with(Verdict::Silent)));
+    to_the_promotion(&mut case);
+    let mut left = unheard(stripped());
+    left.declared = case.group.declared().clone();
+    case.meanwhile(left);
+    case.answer(refused());
+    assert!(matches!(case.group.phase(), Phase::Resuming { .. }) && case.asked.is_empty());
+    assert!(!case.group.lacks_candidate(case.now));
+}
+
 #[test]
 fn the_pauses_after_refusals_grow_while_a_pod_is_active() {
     let (mut refusals, b) = (Refusals::default(), member("b", Role::Standby, Verdict::Eligible));

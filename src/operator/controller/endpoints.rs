@@ -45,7 +45,11 @@ impl Controller {
             return;
         }
         let decider = Decider::of(&group.ownership.owner(), self.index.sessions());
-        let Some(mut route) = Route::of(group.election(), decider) else { return };
+        let Some(mut route) = Route::of(group.election(), decider) else {
+            // What was seen before another replica decided says nothing about a later change.
+            group.publishing.may_bridge(false, now);
+            return;
+        };
         let election = group.election();
         let is_active = |uid: &str| election.member(uid).is_some_and(|member| member.role == Role::Active);
         let inactive = seen.lists_other_than(is_active);

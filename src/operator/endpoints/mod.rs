@@ -85,7 +85,7 @@ impl Route {
             return Some(Self::To(active.pod.uid.as_str().into(), declared.token));
         }
         Some(match election.phase() {
-            // A replica that does not see who decides may see that one's strip and not yet its promotion.
+            // A replica that does not see the owner may have seen its strip, but not yet its promotion.
             _ if decider == Decider::None => Self::AsBefore,
             Phase::Stable if holder.is_none_or(|member| member.role != Role::Active) => {
                 Self::Nowhere(declared.token)
