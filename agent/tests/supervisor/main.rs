@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use api_server::ApiServer;
 use container::{Container, eventually};
+use leadergroup_agent::contract::KILL_MARGIN;
 
 /// Long enough for a busy machine, short enough to see the end of it.
 const LEASE: Duration = Duration::from_secs(4);
@@ -89,12 +90,13 @@ fn a_network_process_that_was_stopped_or_killed_prolongs_nothing() {
     }
 }
 
-/// The program has written for at most one lease after the last answered read, which was sent before this time.
+/// The program has written for at most one lease after the last answered read, which was sent before this time, and for
+/// as long as the supervisor may wait for the CPU.
 fn assert_outlived(container: &Container, last: Instant) {
     let (alive, now) = (container.modified("alive").unwrap(), std::time::SystemTime::now());
     let ended = Instant::now().checked_sub(now.duration_since(alive).unwrap_or_default()).unwrap();
     let after = ended.saturating_duration_since(last);
-    assert!(after <= LEASE, "it wrote for {after:?}");
+    assert!(after <= LEASE + KILL_MARGIN, "it wrote for {after:?}");
 }
 
 #[test]
