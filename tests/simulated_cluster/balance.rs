@@ -1,4 +1,5 @@
-//! Which replicas own the groups when everything works: none is on the node of its group's holder, and each has a share.
+//! Which replicas own the groups when everything works: none is on the node of its group's holder, and each has a
+//! share.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -28,6 +29,17 @@ fn owners(tables: &Value) -> BTreeMap<String, String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let name = |lock: &Value| lock["key"].as_str().and_then(|key| key.rsplit('/').next()).map(str::to_owned);
     locks.filter_map(|lock| Some((name(lock)?, text(&lock["session"])))).collect()
+}
+
+/// The node of the replica that owns most groups.
+pub fn busiest_node(run: &Simulation) -> Option<String> {
+    let tables = run.database.dump();
+    let (sessions, owners) = (sessions(&tables), owners(&tables));
+    let mut nodes: BTreeMap<&String, usize> = BTreeMap::new();
+    for node in owners.values().filter_map(|session| sessions.get(session)) {
+        *nodes.entry(node).or_default() += 1;
+    }
+    nodes.into_iter().max_by_key(|(_, groups)| *groups).map(|(node, _)| node.clone())
 }
 
 /// The node of the pod that a group declares as its holder.

@@ -60,8 +60,8 @@ fn edit_annotation(run: &mut Simulation, kind: &'static str, annotation: &'stati
     })
 }
 
-/// Someone edits the declaration of a term: removes it, alone or with all of the status, or gives it another grant. With
-/// another token the operator would stamp the active pod with that one: it takes the declaration for its own.
+/// Someone edits the declaration of a term: removes it, alone or with all of the status, or gives it another grant.
+/// With another token the operator would stamp the active pod with that one: it takes the declaration for its own.
 pub fn edit_declaration(run: &mut Simulation, kind: &'static str) -> Begun {
     let group = run.any_group();
     let how = run.random.below(3);

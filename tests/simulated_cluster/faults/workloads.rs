@@ -3,8 +3,8 @@
 use super::{Begun, Undo};
 use crate::simulation::Simulation;
 
-/// A user changes the template of the pods. An active pod of a former one may be replaced from then on, as long as it is
-/// there.
+/// A user changes the template of the pods. An active pod of a former one may be replaced from then on, as long as it
+/// is there.
 pub fn roll_out(run: &mut Simulation, kind: &'static str, surges: bool) -> Begun {
     let group = run.any_group();
     let old = run.cluster.of_group(&group);

@@ -21,8 +21,8 @@ impl Simulation {
         self.replicas.push(Process::start(&name, node, drift, &around));
     }
 
-    /// Ends a replica in the middle of what it does, and starts another one on its node, unless there is one that it was
-    /// to leave its place to.
+    /// Ends a replica in the middle of what it does, and starts another one on its node, unless there is one that it
+    /// was to leave its place to.
     pub fn kill_replica(&mut self, place: usize) {
         let killed = self.replicas.remove(place);
         self.reach(&killed.name);
