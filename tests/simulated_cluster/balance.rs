@@ -31,6 +31,17 @@ fn owners(tables: &Value) -> BTreeMap<String, String> {
     locks.filter_map(|lock| Some((name(lock)?, text(&lock["session"])))).collect()
 }
 
+/// The node of the replica that owns most groups.
+pub fn busiest_node(run: &Simulation) -> Option<String> {
+    let tables = run.database.dump();
+    let (sessions, owners) = (sessions(&tables), owners(&tables));
+    let mut nodes: BTreeMap<&String, usize> = BTreeMap::new();
+    for node in owners.values().filter_map(|session| sessions.get(session)) {
+        *nodes.entry(node).or_default() += 1;
+    }
+    nodes.into_iter().max_by_key(|(_, groups)| *groups).map(|(node, _)| node.clone())
+}
+
 /// The node of the pod that a group declares as its holder.
 fn node_of_holder(store: &Store, group: &str) -> Option<String> {
     let group = store.get(Kind::LeaderGroup, NAMESPACE, group)?;

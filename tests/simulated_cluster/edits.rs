@@ -153,3 +153,81 @@ impl Veil<'_> {
         .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Changes of one object, one after the other.
+    struct Tape<'a> {
+        veil: Veil<'a>,
+        kind: Kind,
+        last: Option<Arc<Object>>,
+        revision: u64,
+    }
+
+    impl Tape<'_> {
+        /// What the checker is shown.
+        fn write(&mut self, by: &str, mut value: Value) -> Value {
+            value["metadata"]["name"] = "a".into();
+            self.revision += 1;
+            let new = Arc::new(Object::new(self.kind, value.clone(), self.revision));
+            let change = Change {
+                revision: self.revision,
+                at: jiff::Timestamp::UNIX_EPOCH,
+                instant: Instant::now(),
+                old: self.last.replace(new.clone()),
+                new: Some(new),
+                by: by.into(),
+            };
+            self.veil.next(&change).unwrap_or(value)
+        }
+    }
+
+    fn edits(revisions: &[u64]) -> Edits {
+        Edits(revisions.iter().copied().collect())
+    }
+
+    fn pod(stamp: &str, fencing: &str, phase: &str) -> Value {
+        let annotations = json!({ STAMP_ANNOTATION: stamp, FENCING_ANNOTATION: fencing });
+        json!({ "metadata": { "annotations": annotations }, "status": { "phase": phase } })
+    }
+
+    #[test]
+    fn an_edited_mark_is_hidden_until_the_operator_writes_the_marks() {
+        let edits = edits(&[2]);
+        let mut tape = Tape { veil: edits.veil(), kind: Kind::Pod, last: None, revision: 0 };
+        let stamp = |shown: Value| shown["metadata"]["annotations"][STAMP_ANNOTATION].clone();
+        assert_eq!(stamp(tape.write("replica-1/changes", pod("g/1", "k/1", ""))), "g/1");
+        assert_eq!(stamp(tape.write("harness", pod("g/2", "k/1", ""))), "g/1");
+        assert_eq!(stamp(tape.write("harness", pod("g/2", "k/1", "Running"))), "g/1");
+        assert_eq!(tape.veil.left().len(), 1);
+        // The next term has the very token of the edit.
+        assert_eq!(stamp(tape.write("replica-1/changes", pod("g/2", "k/2", "Running"))), "g/2");
+        assert_eq!(tape.veil.left(), [""; 0]);
+        assert_eq!(
+            stamp(tape.write("harness", pod("g/3", "k/2", "Running"))),
+            "g/3",
+            "that is no known edit"
+        );
+    }
+
+    #[test]
+    fn a_declaration_that_was_removed_is_hidden_until_the_next_one() {
+        let edits = edits(&[2]);
+        let mut tape = Tape { veil: edits.veil(), kind: Kind::LeaderGroup, last: None, revision: 0 };
+        let group = |token: i64| json!({ "status": { "declaration": { "token": token }, "token": token } });
+        let tokens = |shown: Value| {
+            [&shown["status"]["declaration"]["token"], &shown["status"]["token"]].map(Value::as_i64)
+        };
+        assert_eq!(tokens(tape.write("replica-1/changes", group(7))), [Some(7); 2]);
+        assert_eq!(tokens(tape.write("harness", json!({ "status": null }))), [Some(7); 2]);
+        assert_eq!(tokens(tape.write("replica-1/background", group(0))), [Some(7); 2], "a report of none");
+        assert_eq!(tokens(tape.write("replica-1/changes", group(8))), [Some(8); 2]);
+    }
+}

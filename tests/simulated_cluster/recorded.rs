@@ -34,6 +34,7 @@ pub fn history(api: &ApiServer, edits: &Edits, terms: Vec<Term>, cluster: &str, 
         clock_set: Vec::new(),
         faults: None,
         deadlines: Vec::new(),
+        unanswered: Vec::new(),
     }
 }
 

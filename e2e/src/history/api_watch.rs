@@ -150,6 +150,7 @@ impl ApiCollector {
             clock_set: Vec::new(),
             faults: None,
             deadlines: Vec::new(),
+            unanswered: Vec::new(),
         }
     }
 }

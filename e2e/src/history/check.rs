@@ -221,9 +221,10 @@ impl<'a> Checker<'a> {
 
     /// The slices of several address families are written one after the other. A slice is behind by one change at most:
     /// when one of a family is written, the others list what this one lists now, or did before. If another one is of a
-    /// later term, this one is behind itself.
+    /// later term, this one is behind itself. A slice whose write is not answered waits for the answer.
     fn compare_families(&mut self, change: &Change, slice: &SliceView, before: BTreeSet<String>) {
-        if self.slices.iter().any(|((of, _), other)| *of == change.id.namespace && slice.is_behind(other)) {
+        let mut others = self.slices.iter().filter(|((of, _), _)| *of == change.id.namespace);
+        if self.history.is_unanswered(change.seen) || others.any(|(_, other)| slice.is_behind(other)) {
             return;
         }
         let Some(mut serving) = self.serving(change, slice, &change.id.namespace) else { return };
@@ -341,12 +342,8 @@ impl<'a> Checker<'a> {
         let key = view.key.clone().unwrap_or_else(|| {
             format!("{}/{}/{}", self.history.cluster.as_deref().unwrap_or("?"), id.namespace, id.name)
         });
-        let group = Group {
-            namespace: id.namespace.clone(),
-            name: id.name.clone(),
-            view: view.clone(),
-            key: key.clone(),
-        };
+        let (namespace, name) = (id.namespace.clone(), id.name.clone());
+        let group = Group { namespace, name, view: view.clone(), key: key.clone() };
         let before = self.groups.insert(view.uid.clone(), group);
         if let Some(before) = before
             && before.view.token > view.token

@@ -119,6 +119,9 @@ pub struct History {
     pub faults: Option<Vec<Fault>>,
     /// How soon the test expects which pods to be replaced.
     pub deadlines: Vec<Deadline>,
+    /// When the test left writes of slices without an answer: the operator waits for it before it writes the slice
+    /// again.
+    pub unanswered: Vec<(Moment, Moment)>,
 }
 
 /// A time during which the test made a pod fail, or asked for another one.
@@ -160,6 +163,11 @@ impl History {
         self.one_clock && !self.clock_set.iter().any(is_set)
     }
 
+    /// Whether a write of a slice may be waiting for its answer at this time.
+    fn is_unanswered(&self, at: Moment) -> bool {
+        self.unanswered.iter().any(|(from, until)| (*from..=*until).contains(&at))
+    }
+
     fn clone_without_changes(&self) -> Self {
         Self {
             cluster: self.cluster.clone(),
@@ -171,6 +179,7 @@ impl History {
             clock_set: self.clock_set.clone(),
             faults: self.faults.clone(),
             deadlines: self.deadlines.clone(),
+            unanswered: self.unanswered.clone(),
         }
     }
 }

@@ -449,6 +449,8 @@ fn i1_an_address_family_is_behind_by_one_change_at_most() {
     let mut stays = tape();
     stays.managed_slice_of("IPv4", 2, &["b"]);
     assert_eq!(stays.violated(), [Invariant::OneActive]);
+    stays.history.unanswered = vec![(Moment::default(), Moment::default().plus(Duration::from_mins(1)))];
+    assert_eq!(stays.violated(), [], "the write of the other one is not answered");
     let mut late = tape();
     late.managed_slice_of("IPv6", 1, &["a"]);
     assert_eq!(late.violated(), [], "it is behind, and still has the stamp of the former term");

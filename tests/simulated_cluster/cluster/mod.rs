@@ -1,5 +1,6 @@
 //! The cluster around the operator: nodes with their kubelets, and the controllers that create pods, judge nodes and
-//! delete what is left on those that are lost. They follow scripts, and use the API server's store directly.
+//! delete what is left on those that are lost. They follow scripts, and use the API server's store directly, while that
+//! server runs.
 
 mod users;
 mod workloads;
@@ -135,6 +136,8 @@ impl Cluster {
         while let Some(step) = self.agenda.due(now) {
             match step {
                 Step::Heartbeat(node) => self.heartbeat(&node, now),
+                // The kubelet repeats what the API server does not answer.
+                Step::Ended(pod) if !self.api.is_running() => self.agenda.plan(now + ROUND, Step::Ended(pod)),
                 Step::Ended(pod) => self.ended(&pod),
                 Step::Restarted(pod) => self.restarted(&pod),
                 Step::Round => {
@@ -148,7 +151,7 @@ impl Cluster {
 
     fn heartbeat(&mut self, name: &str, now: Duration) {
         let Some(node) = self.nodes.get_mut(name) else { return };
-        if node.is_on && node.is_connected {
+        if node.is_on && node.is_connected && self.api.is_running() {
             node.renewed = now;
             let mut store = self.api.store();
             let time = store.now();
@@ -164,6 +167,9 @@ impl Cluster {
 
     /// The controllers' and kubelets' view of the whole cluster, as often as they take a look.
     fn round(&mut self, now: Duration) {
+        if !self.api.is_running() {
+            return;
+        }
         self.judge_nodes(now);
         self.report_ready(now);
         self.forget_lost_pods();
@@ -238,9 +244,6 @@ impl Cluster {
 
     /// Users create their groups again when they are gone.
     fn create_groups(&mut self) {
-        if !self.api.is_running() {
-            return;
-        }
         for (name, group) in &self.groups {
             let is_there = self.api.store().get(Kind::LeaderGroup, NAMESPACE, name).is_some();
             if !is_there {
@@ -276,9 +279,14 @@ impl Cluster {
     /// Kubelets report the pods that have started, and those that were marked while their nodes were not heard of.
     fn report_ready(&mut self, now: Duration) {
         let store = self.api.store();
-        let is_reported = |name: &str| store.get(Kind::Pod, NAMESPACE, name).is_none_or(|pod| is_ready(pod));
+        let is_reported = |name: &str, restarts: u64| {
+            let pod = store.get(Kind::Pod, NAMESPACE, name);
+            let reported =
+                |pod: &Object| pod.value()["status"]["containerStatuses"][0]["restartCount"] == restarts;
+            pod.is_none_or(|pod| is_ready(pod) && reported(pod))
+        };
         let runs = |pod: &Pod| now >= pod.starts && pod.program != Program::Ended;
-        let unreported = self.pods.iter().filter(|(name, pod)| runs(pod) && !is_reported(name));
+        let unreported = self.pods.iter().filter(|(name, pod)| runs(pod) && !is_reported(name, pod.restarts));
         let unreported: Vec<String> = unreported.map(|(name, _)| name.clone()).collect();
         drop(store);
         for name in unreported {
@@ -289,7 +297,8 @@ impl Cluster {
     /// The kubelet reports the state of a pod.
     fn report(&mut self, name: &str, is_ready: bool) {
         let Some(pod) = self.pods.get(name) else { return };
-        if !self.nodes.get(&pod.node).is_some_and(|node| node.is_on && node.is_connected) {
+        let reaches = self.nodes.get(&pod.node).is_some_and(|node| node.is_on && node.is_connected);
+        if !reaches || !self.api.is_running() {
             return;
         }
         let (address, restarts) = (pod.address.to_string(), pod.restarts);

@@ -49,7 +49,8 @@ impl Cluster {
 
     /// A user deletes a pod; by force, its object goes at once. Returns whether it was there.
     pub fn delete_pod(&mut self, name: &str, by_force: bool) -> bool {
-        self.api.store().delete(Kind::Pod, NAMESPACE, name, &deletion(by_force)).is_ok()
+        self.api.is_running()
+            && self.api.store().delete(Kind::Pod, NAMESPACE, name, &deletion(by_force)).is_ok()
     }
 
     /// The UIDs of the pods on a node.
@@ -89,14 +90,17 @@ impl Cluster {
 
     /// A node is cordoned, or no longer.
     pub fn cordon(&mut self, node: &str, cordoned: bool) -> bool {
-        if let Some(node) = self.nodes.get_mut(node) {
+        if let Some(node) = self.nodes.get_mut(node).filter(|_| self.api.is_running()) {
             node.is_cordoned = cordoned;
         }
         self.change(Kind::Node, "", node, |node| node["spec"]["unschedulable"] = cordoned.into())
     }
 
-    /// Returns whether the object has changed. It may be gone.
+    /// Returns whether the object has changed. It may be gone, or the API server away.
     fn change(&self, kind: Kind, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) -> bool {
+        if !self.api.is_running() {
+            return false;
+        }
         let mut store = self.api.store();
         let before = store.revision();
         store.update(kind, namespace, name, change).is_ok() && store.revision() > before
@@ -157,8 +161,8 @@ impl Cluster {
 
     /// A user deletes a group. Returns whether it was there, and was not being deleted.
     pub fn delete_group(&self, group: &str) -> bool {
-        let mut store = self.api.store();
-        let found = store.get(Kind::LeaderGroup, NAMESPACE, group);
+        let (is_running, mut store) = (self.api.is_running(), self.api.store());
+        let found = store.get(Kind::LeaderGroup, NAMESPACE, group).filter(|_| is_running);
         found.is_some_and(|found| !found.is_being_deleted())
             && store.delete(Kind::LeaderGroup, NAMESPACE, group, &DeleteOptions::default()).is_ok()
     }

@@ -67,7 +67,8 @@ impl Cluster {
 
     /// A user changes the template of a Deployment.
     pub fn roll_out(&mut self, group: &str, surges: bool) -> bool {
-        let Some(workload) = self.workloads.get_mut(group) else { return false };
+        let is_running = self.api.is_running();
+        let Some(workload) = self.workloads.get_mut(group).filter(|_| is_running) else { return false };
         workload.template += 1;
         workload.surges = surges;
         let name = format!("{group}-{}", workload.hash());

@@ -1,7 +1,10 @@
 //! Faults of the operator's replicas.
 
 use super::{Begun, Undo, lasts};
-use crate::simulation::{Cut, Simulation};
+use crate::{
+    balance::busiest_node,
+    simulation::{Cut, Simulation},
+};
 
 pub fn kill(run: &mut Simulation, _: &'static str) -> Begun {
     let place = run.any_replica();
@@ -25,10 +28,11 @@ pub fn ask_to_stop(run: &mut Simulation, _: &'static str) -> Begun {
 }
 
 /// As in a rollout of the operator: another replica starts, and the former one is asked to stop. Shortly before, the
-/// active pods of all groups are deleted.
+/// active pods of all groups are deleted. The replica owns as many groups as any other.
 pub fn replace(run: &mut Simulation, kind: &'static str) -> Begun {
-    let place = run.any_replica();
-    let (name, node) = (run.replicas[place].name.clone(), run.replicas[place].node.clone());
+    let Some(node) = busiest_node(run) else { return Begun::Nothing };
+    let mut of_node = run.replicas.iter().filter(|it| it.node == node && !it.is_stopping());
+    let Some(name) = of_node.next().map(|it| it.name.clone()) else { return Begun::Nothing };
     run.start_replica(&node);
     let active = run.active_pods();
     let deleted = active.iter().filter(|pod| run.cluster.delete_pod(pod, false)).count();

@@ -20,7 +20,7 @@ const REQUEST: Duration = Duration::from_secs(90);
 /// next one may hang, too.
 const UNSEEN: Duration = Duration::from_mins(1);
 /// A replica that is replaced during changes is asked to stop within this part of the time of other faults.
-const DURING_CHANGES: u32 = 40;
+const DURING_CHANGES: u32 = 800;
 
 /// What puts an end to a fault.
 #[derive(Clone, Debug)]
@@ -78,7 +78,10 @@ pub enum Undo {
 impl Undo {
     /// Whether a user undoes it through the API server.
     pub fn needs_server(&self) -> bool {
-        matches!(self, Self::Endpoints(_) | Self::Second { .. })
+        matches!(
+            self,
+            Self::Endpoints(_) | Self::Second { .. } | Self::Cordon(_) | Self::Paused(_) | Self::Ttl(_)
+        )
     }
 
     /// For how long the fault lasts, if others would last for this time.

@@ -35,6 +35,8 @@ use ways::{Ways, fates, millis, statements};
 const TURN: Duration = Duration::from_millis(5);
 /// The nodes. There is a replica on each.
 const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
+/// For how long the operator waits for the answer to a write, with some slack.
+const LONGEST_WRITE: Duration = Duration::from_secs(36);
 /// How often the lock's terms are recorded.
 const TERMS: Duration = Duration::from_secs(1);
 
@@ -233,7 +235,12 @@ impl Simulation {
         let terms = self.terms.values().cloned().collect();
         let cluster = cluster.unwrap_or_default();
         let history = recorded::history(&self.api, &self.edits, terms, &cluster, self.start);
-        History { faults: Some(self.faults.clone()), deadlines: self.deadlines.clone(), ..history }
+        let unanswered = self.ways.unanswered().into_iter().map(|at| {
+            let at = recorded::moment(at.duration_since(self.start));
+            (at, at.plus(LONGEST_WRITE))
+        });
+        let (faults, deadlines) = (Some(self.faults.clone()), self.deadlines.clone());
+        History { faults, deadlines, unanswered: unanswered.collect(), ..history }
     }
 
     /// The groups, the pods and the tables of the database as they are, for the report of a failure.

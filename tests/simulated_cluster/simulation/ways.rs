@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use leadergroup_e2e::random::Random;
 use leadergroup_lock::memory::{Call, End, Fate as DatabaseFate};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::{
     api_server::{Dropped, Fate, Kind, Outcome, Refusal, RequestInfo},
@@ -25,6 +26,8 @@ struct State {
     storm: Storm,
     /// The kind of the fault that lets the answers to most writes of slices be lost, if there is one.
     slices: Option<&'static str>,
+    /// When writes of slices were left without an answer.
+    unanswered: Vec<Instant>,
     effects: Effects,
 }
 
@@ -86,6 +89,18 @@ impl Ways {
         self.0.lock().slices.filter(|_| writes)
     }
 
+    /// When writes of slices were left without an answer.
+    pub fn unanswered(&self) -> Vec<Instant> {
+        self.0.lock().unanswered.clone()
+    }
+
+    fn note_unanswered(&self, request: &RequestInfo, outcome: &Outcome) {
+        let is_slice = request.kind == Kind::EndpointSlice && request.verb.writes();
+        if is_slice && matches!(outcome, Outcome::Hung | Outcome::HungAfterwards) {
+            self.0.lock().unanswered.push(Instant::now());
+        }
+    }
+
     /// A fault of this kind has met a call.
     fn met(&self, kind: &'static str) {
         self.0.lock().effects.note(kind);
@@ -132,6 +147,7 @@ pub fn fates(mut random: Random, ways: Ways) -> impl FnMut(&RequestInfo) -> Fate
                 }
             }
         }
+        ways.note_unanswered(request, &outcome);
         let (before, after) = (delay(&mut random), delay(&mut random));
         let dropped = if random.below(2) == 0 { Dropped::Cancelled } else { Dropped::CarriedOut };
         Fate { before, outcome, after, dropped }
