@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use leadergroup_e2e::{
     history::Term,
-    scenario::{OPERATOR_NAMESPACE, Operator, RELEASE, STARTED, Scenario, Stage, eventually, is_ready},
+    scenario::{OPERATOR_NAMESPACE, Operator, RELEASE, STARTED, Stage, eventually, is_ready},
 };
 use serde_json::{Value, json};
 
@@ -29,7 +29,11 @@ pub(crate) fn values() -> Value {
 pub(crate) async fn with(stage: &Rc<Stage>, story: impl Future<Output = Result<()>>) -> Result<()> {
     let usual = stage.values.as_ref().context("the operator was installed by others")?;
     stage.operator.install(&values()).await.context("installing the chart with its own PostgreSQL")?;
-    let told = story.await;
+    let mut told = story.await;
+    if told.is_ok() {
+        // The end of a group's pods may have begun one more term.
+        told = record_terms(stage).await;
+    }
     stage.operator.install(usual).await.context("changing the release back")?;
     told
 }
@@ -58,14 +62,14 @@ pub(crate) async fn replaced(operator: &Operator, before: &BTreeMap<String, Stri
 }
 
 /// Reads the terms that the bundled database recorded, and adds them to the history.
-pub(crate) async fn record_terms(s: &Scenario) -> Result<()> {
+pub(crate) async fn record_terms(stage: &Stage) -> Result<()> {
     let query = "select key, token, grant_id, holder_uid, (extract(epoch from granted_at) * 1000000)::bigint
         from leadergroup.terms";
     let psql = ["psql", "--no-psqlrc", "-qAt", "-U", RELEASE, "-d", RELEASE, "-c", query];
     let exec = ["exec", "--namespace", OPERATOR_NAMESPACE, DATABASE, "--"];
-    let rows = s.stage.run_kubectl(&[&exec[..], &psql].concat()).await?;
+    let rows = stage.run_kubectl(&[&exec[..], &psql].concat()).await?;
     let terms = rows.lines().map(|row| term(row).with_context(|| format!("the row {row:?}")));
-    let recorder = s.stage.recorder.as_ref().context("nothing records")?;
+    let recorder = stage.recorder.as_ref().context("nothing records")?;
     recorder.add_terms(terms.collect::<Result<_>>()?);
     Ok(())
 }

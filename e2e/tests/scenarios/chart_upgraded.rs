@@ -62,7 +62,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             after.token,
             active.token
         );
-        bundled::record_terms(s).await
+        bundled::record_terms(&s.stage).await
     });
     Box::pin(bundled::with(stage, story)).await
 }
