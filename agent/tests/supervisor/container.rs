@@ -67,7 +67,10 @@ impl Container {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         // Without root, only a user namespace gives the right to make the others.
         let user: &[&str] = if geteuid().is_root() { &[] } else { &["--map-root-user"] };
-        let unshare = Command::new("unshare")
+        // In a session of its own, as a container is in a control group of its own: other tests do not take its share
+        // of the CPU.
+        let unshare = Command::new("setsid")
+            .arg("unshare")
             .args(user)
             .args(["--pid", "--fork", "--mount-proc", "--kill-child", AGENT, "run", "--group", "web"])
             .args(["--namespace", "shop", "--pod", "web-0", "--interval", "1", "--lapse-timeout", "1"])

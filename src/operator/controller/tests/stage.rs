@@ -18,7 +18,7 @@ use crate::{
         controller::{Controller, Health, Parts},
         executor::Context,
         index::{Event, lock_view::LockNews},
-        lock::keys::KeyRule,
+        lock::{claim::LARGEST_CLAIM, keys::KeyRule},
         message::Message,
         object::GroupName,
         status::{self, conditions::View, events::Events},
@@ -164,8 +164,11 @@ impl Stage {
         self.beat(&[], Yielded::None);
         self.turn();
         self.probe_all();
-        self.claim(self.own);
-        self.turn();
+        // So many are claimed at a time.
+        for _ in 0..self.groups.div_ceil(LARGEST_CLAIM) {
+            self.claim(self.own);
+            self.turn();
+        }
         for name in (0..self.groups).map(name) {
             self.report(&name);
             let (group, election) = (self.view(&name).group, self.view(&name).group.election());
