@@ -11,7 +11,7 @@ use ring::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{contract::Boot, machine::Promise};
+use crate::contract::{Boot, Promise};
 
 /// What is signed begins with this, so that no other signature of the key can be taken for an answer.
 const PURPOSE: &[u8] = b"leadergroup agent answer v1\0";

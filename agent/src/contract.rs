@@ -1,13 +1,14 @@
 //! What the declaration of a `LeaderGroup` says about the program of its holder.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{collections::BTreeMap, fmt, str::FromStr, time::Duration};
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-/// The longest lease. A new `LeaderGroup` waits for it, because a program may still run under the authority of a former
-/// one whose lease nobody knows.
-pub const LONGEST_LEASE: Duration = Duration::from_mins(5);
+/// The longest lease. The first term of a new `LeaderGroup` waits for it, because a program may still run under the
+/// authority of a former `LeaderGroup` of the same name, whose lease is not known.
+pub const LONGEST_LEASE: Duration = Duration::from_mins(1);
 
 /// By how much a wait for the end of a lease is longer than the lease. The rates of two clocks may each differ by 1 %
 /// from true time, so that the slower one shows 0.99 s while the faster one shows 1.01 s: the ratio is 1.0202.
@@ -80,47 +81,147 @@ impl From<Boot> for String {
     }
 }
 
-/// How the program of a term may run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Run {
-    /// The start of the agent that may run the program.
-    pub boot: Boot,
-    /// How long after a quorum read the program may run: at most [`LONGEST_LEASE`].
-    #[serde(rename = "leaseMilliseconds", with = "milliseconds")]
-    pub lease: Duration,
-    /// Whether the former program is known to be over. Until then the program does not start.
-    #[serde(default)]
-    pub cleared: bool,
-    /// Whether the program is to end, because another pod will take over as planned.
-    #[serde(default)]
-    pub stop: bool,
-    /// While this is set, the lease is not extended. A random name, so that one hold is not taken for another one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hold: Option<String>,
+/// What an agent writes to the container's termination log at its start. It becomes the message of the container's end.
+pub fn termination_message(boot: Boot) -> String {
+    format!("{TERMINATION_WORD} {boot}\n")
 }
 
-/// The former program that may still run when a term begins.
+/// The boot that the message of a terminated container names.
+pub fn terminated_boot(message: &str) -> Option<Boot> {
+    message.lines().find_map(|line| line.strip_prefix(TERMINATION_WORD)?.trim().parse().ok())
+}
+
+const TERMINATION_WORD: &str = "boot";
+
+/// The program of a term: which agent may run it, and for how long after a read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Run {
+    /// token is the token of the term. A version of the operator that does not know this field keeps it in later
+    /// declarations, where it has no meaning.
+    pub token: i64,
+    /// boot names the start of the agent that may run the program.
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub boot: Boot,
+    /// leaseMilliseconds is how long the program may run after a read of this declaration was sent.
+    #[cfg_attr(feature = "schema", schemars(with = "i64"))]
+    #[serde(rename = "leaseMilliseconds", with = "milliseconds")]
+    pub lease: Duration,
+    /// cleared is whether the former program is known to be over. The program does not start before that.
+    #[serde(default)]
+    pub cleared: bool,
+    /// stop is whether the program is to end, because a planned change follows.
+    #[serde(default)]
+    pub stop: bool,
+    /// hold keeps the lease from being extended while it is set. It is a random name, so that one hold is not taken for
+    /// another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<String>,
+    /// Fields that a newer version has added. A compare-and-set compares them, too.
+    #[serde(flatten)]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    pub unknown: BTreeMap<String, Value>,
+}
+
+impl Run {
+    /// A run that may not start yet.
+    pub fn uncleared(token: i64, boot: Boot, lease: Duration) -> Self {
+        Self { token, boot, lease, cleared: false, stop: false, hold: None, unknown: BTreeMap::new() }
+    }
+}
+
+/// A program that may still run although its term is over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct FormerRun {
+    /// token is the token of its term.
+    pub token: i64,
+    /// boot names the start of the agent that runs it.
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub boot: Boot,
+    /// leaseMilliseconds is its lease.
+    #[cfg_attr(feature = "schema", schemars(with = "i64"))]
+    #[serde(rename = "leaseMilliseconds", with = "milliseconds")]
+    pub lease: Duration,
+    /// hold is the hold that was set when the next term was declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<String>,
+    /// Fields that a newer version has added. A compare-and-set compares them, too.
+    #[serde(flatten)]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    pub unknown: BTreeMap<String, Value>,
+}
+
+impl From<&Run> for FormerRun {
+    fn from(run: &Run) -> Self {
+        let Run { token, boot, lease, hold, .. } = run.clone();
+        Self { token, boot, lease, hold, unknown: BTreeMap::new() }
+    }
+}
+
+/// What may still run when a term begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Former {
-    /// None: the last one is known to be over.
+    /// Nothing: the last program is known to be over.
     Over,
-    /// The program of this boot, under this token.
-    One {
-        /// The start of the agent that runs it.
-        boot: Boot,
-        /// The token of its term.
-        token: i64,
-        /// Its lease.
-        lease: Duration,
-        /// The hold that was set when its successor was declared.
-        hold: Option<String>,
-    },
-    /// One that is not known: the `LeaderGroup` is new, and another one of its name may have existed before.
-    Anyone {
-        /// The longest lease that it may have.
-        lease: Duration,
-    },
+    /// One program.
+    One(FormerRun),
+    /// One that is not known, with a lease of at most [`LONGEST_LEASE`]: the `LeaderGroup` is new, and another one of
+    /// its name may have existed before; or its pods were not supervised so far.
+    Anyone,
+}
+
+impl Former {
+    /// What may run beside the program of the declared term with this token, by the other fields of its declaration.
+    pub fn of(token: i64, run: Option<&Run>, former: Option<&FormerRun>) -> Self {
+        match run {
+            Some(run) if run.cleared && run.token == token => Self::Over,
+            run => Self::after(run, former),
+        }
+    }
+
+    /// What may run when a term after the declared one begins: the program of the declared term, if it could start,
+    /// else the one before it.
+    ///
+    /// A run of an earlier term could start, too: a version of the operator that does not know programs has declared
+    /// the present term.
+    pub fn after(run: Option<&Run>, former: Option<&FormerRun>) -> Self {
+        match run.filter(|run| run.cleared) {
+            Some(run) => Self::One(run.into()),
+            None => former.cloned().map_or(Self::Anyone, Self::One),
+        }
+    }
+
+    /// The field that carries this on in a declaration whose program may not start yet.
+    pub fn into_field(self) -> Option<FormerRun> {
+        match self {
+            Self::One(run) => Some(run),
+            Self::Over | Self::Anyone => None,
+        }
+    }
+
+    /// How long to wait for it, counted from when a declaration of a later term was first seen. [`Former::Anyone`]
+    /// counts from when the `LeaderGroup` was first seen.
+    pub fn wait(&self) -> Duration {
+        match self {
+            Self::Over => Duration::ZERO,
+            Self::One(run) => outlasts(run.lease),
+            Self::Anyone => outlasts(LONGEST_LEASE),
+        }
+    }
+}
+
+/// What an agent will never do again. It stays true forever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// The start of the agent.
+    pub boot: Boot,
+    /// Nothing starts under a token below this one.
+    pub floor: i64,
+    /// Whether nothing runs. Together with the floor this stays true for all tokens below it.
+    pub idle: bool,
 }
 
 /// The term that is declared, as far as the agent reads it.
@@ -129,9 +230,16 @@ pub enum Former {
 pub struct Declared {
     /// The token of the term.
     pub token: i64,
-    /// How its program may run; none if the group's pods are not supervised.
+    /// Its program; none if the group's pods are not supervised.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<Run>,
+}
+
+impl Declared {
+    /// The program of this term, if this agent may run it.
+    pub fn run_of(&self, boot: Boot) -> Option<&Run> {
+        self.run.as_ref().filter(|run| run.boot == boot && run.token == self.token)
+    }
 }
 
 mod milliseconds {

@@ -4,6 +4,8 @@
 //! and runs the program for at most one lease after the last read that showed it. No other process lends the authority
 //! or extends it, so neither the operator nor PostgreSQL has to be available while the program runs.
 //!
+//! The operator uses the contract and the answer only. They are all that the crate has without its feature `program`.
+//!
 //! | file | what it owns |
 //! |---|---|
 //! | `contract.rs` | what the declaration says about the program: the types that the operator writes and the agent reads |
@@ -17,9 +19,16 @@
 
 pub mod answer;
 pub mod contract;
+
+#[cfg(feature = "program")]
 mod log;
+#[cfg(feature = "program")]
 pub mod machine;
+#[cfg(feature = "program")]
 pub mod messages;
+#[cfg(feature = "program")]
 pub mod moment;
+#[cfg(feature = "program")]
 pub mod network;
+#[cfg(feature = "program")]
 pub mod supervisor;

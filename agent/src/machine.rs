@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    contract::{Boot, Declared, LONGEST_LEASE, Run},
+    contract::{Boot, Declared, LONGEST_LEASE, Promise},
     moment::Moment,
 };
 
@@ -67,17 +67,6 @@ pub enum Why {
     Planned,
     /// Its authority could not be read for almost one lease.
     Lapsed,
-}
-
-/// What the machine will never do again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Promise {
-    /// The start of the agent.
-    pub boot: Boot,
-    /// Nothing starts under a token below this one.
-    pub floor: i64,
-    /// Whether nothing runs. Together with the floor this stays true for all tokens below it.
-    pub idle: bool,
 }
 
 /// The decisions of one start of the agent.
@@ -166,7 +155,7 @@ impl Machine {
         }
         self.read_at = Some(sent_at);
         let Some(declared) = shown else { return self.terminate(Why::Gone, now, effects) };
-        let (token, own) = (declared.token, declared.run.as_ref().filter(|run| run.boot == self.boot));
+        let (token, own) = (declared.token, declared.run_of(self.boot));
         self.floor = self.floor.max(token);
         let stops = own.is_some_and(|run| run.stop);
         if stops {
@@ -239,13 +228,6 @@ impl std::fmt::Display for Why {
             Self::Planned => "another pod takes over as planned",
             Self::Lapsed => "the declaration could not be read for almost the whole lease",
         })
-    }
-}
-
-impl Run {
-    /// The run of a term that was just declared.
-    pub fn uncleared(boot: Boot, lease: Duration) -> Self {
-        Self { boot, lease, cleared: false, stop: false, hold: None }
     }
 }
 

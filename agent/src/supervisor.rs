@@ -115,7 +115,7 @@ pub fn run(supervised: Supervised) -> Result<u8, SupervisorError> {
     // after that.
     let _ = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE);
     if let Some(path) = &supervised.termination_log {
-        let written = fs::write(path, format!("boot {}\n", keys.boot()));
+        let written = fs::write(path, crate::contract::termination_message(keys.boot()));
         written.map_err(|source| SupervisorError::TerminationLog { path: path.clone(), source })?;
     }
     say(&format!("this start is {}; waiting for the authority to run the program", keys.boot()));

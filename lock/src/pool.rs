@@ -248,6 +248,10 @@ impl Pool {
     }
 
     /// A new random UUID.
+    #[cfg_attr(
+        not(feature = "memory"),
+        expect(clippy::unused_self, reason = "only a database in memory has a say")
+    )]
     pub(crate) fn new_uuid(&self) -> uuid::Uuid {
         #[cfg(feature = "memory")]
         if let Some(client) = &self.0.memory {

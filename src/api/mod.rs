@@ -2,8 +2,10 @@
 //! use.
 //!
 //! This module owns the types of the custom resource, their validation, the conditions and their reasons, and the
-//! labels and annotations on pods. It uses no other module of this crate.
+//! labels and annotations on pods. It uses no other module of this crate. What agents read of the declaration is defined
+//! in their crate.
 
+mod agent;
 mod conditions;
 mod duration;
 mod labels;
@@ -17,6 +19,7 @@ mod syntax;
 mod validation;
 mod verdict;
 
+pub use agent::{AgentSpec, Boot, Former, FormerRun, LONGEST_LEASE, Promise, Promised, Run, terminated_boot};
 pub use conditions::{Cause, ConditionType, Reason};
 pub use duration::{HumanDuration, ParseDurationError};
 pub use labels::{

@@ -173,6 +173,7 @@ impl Unreadable {
             health: HealthSpec::default(),
             election: ElectionSpec::default(),
             routing,
+            agent: None,
             on_delete: OnDelete::default(),
             paused: false,
         }

@@ -71,6 +71,15 @@ pub(super) fn spec(schema: &mut Schema) {
         )
         .field_path(".health.failureThreshold"),
     );
+    add(
+        schema,
+        Rule::new("!has(self.agent) || !has(self.health.probe)")
+            .message(
+                "health.probe cannot be set together with agent, because the operator probes the agents: leave it out, \
+                 and use a livenessProbe for the program",
+            )
+            .field_path(".health.probe"),
+    );
 }
 
 pub(super) fn selector(schema: &mut Schema) {
@@ -131,6 +140,8 @@ const TTL: Range = ("1s", "1h");
 const RETRY_INTERVAL: Range = ("100ms", "1h");
 const LOCK_DELAY: Range = ("0s", "1h");
 const TIMEOUT: Range = ("1ms", "1h");
+const LEASE_DURATION: Range = ("2s", "1m");
+const STOP_TIMEOUT: Range = ("1s", "1h");
 
 pub(super) fn lock(schema: &mut Schema) {
     on(schema, "ttl", within("ttl", TTL, "from 1s to 1h"));
@@ -175,6 +186,12 @@ pub(super) fn lock(schema: &mut Schema) {
             )
             .field_path(".key"),
     );
+}
+
+pub(super) fn agent(schema: &mut Schema) {
+    on(schema, "port", Rule::new("self >= 1 && self <= 65535").message("port must be from 1 to 65535"));
+    on(schema, "leaseDuration", within("leaseDuration", LEASE_DURATION, "from 2s to 1m"));
+    on(schema, "stopTimeout", within("stopTimeout", STOP_TIMEOUT, "from 1s to 1h"));
 }
 
 pub(super) fn election(schema: &mut Schema) {

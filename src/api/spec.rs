@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ACTIVE_VALUE, HumanDuration, LeaderGroupStatus, PodSelector, ROLE_LABEL, STANDBY_VALUE, rules, schema,
+    ACTIVE_VALUE, AgentSpec, HumanDuration, LeaderGroupStatus, PodSelector, ROLE_LABEL, STANDBY_VALUE, rules,
+    schema,
 };
 
 /// LeaderGroup is a set of pods, exactly one of which is active at a time.
@@ -68,6 +69,11 @@ pub struct LeaderGroupSpec {
     /// routing configures the labels that mark the active pod and the standbys.
     #[serde(default)]
     pub routing: RoutingSpec,
+    /// agent is set if `leadergroup-agent` runs a program in each of the pods. The program then runs in the active pod
+    /// only, and the next one starts when the former one is over. The operator probes the agents; what the kubelet says
+    /// of the readiness of the active pod does not count against it, because a program may need time to start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentSpec>,
     /// onDelete is what happens to the role labels when the LeaderGroup is deleted. Strip removes them, so that a
     /// Service that selects them has no endpoints. Keep leaves them as they are: the active pod keeps serving, but
     /// without failover. Defaults to Strip.

@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ConditionType, HumanDuration, Reason, schema};
+use super::{ConditionType, Former, FormerRun, HumanDuration, Reason, Run, schema};
 
 /// The largest integer that every reader of JSON distinguishes from its neighbours. A larger token would leave no room
 /// for the next one.
@@ -145,6 +145,13 @@ pub struct Declaration {
     /// before `holder` is promoted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub strip: Vec<PodRef>,
+    /// run is the program of the term: which agent may run it, and for how long after a read. None if the group has no
+    /// agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<Run>,
+    /// former is the program of an earlier term that may still run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former: Option<FormerRun>,
     /// switchover is the last request for a switchover that a term carried out. It is declared together with the term,
     /// so that a request is carried out once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -155,6 +162,23 @@ pub struct Declaration {
     #[serde(flatten)]
     #[schemars(skip)]
     pub unknown: BTreeMap<String, Value>,
+}
+
+impl Declaration {
+    /// What may run beside the program of this term.
+    pub fn former(&self) -> Former {
+        Former::of(self.token, self.run.as_ref(), self.former.as_ref())
+    }
+
+    /// What may run when the next term begins.
+    pub fn successor_of(&self) -> Former {
+        Former::after(self.run.as_ref(), self.former.as_ref())
+    }
+
+    /// The program of this term, whether it may start yet or not.
+    pub fn program(&self) -> Option<&Run> {
+        self.run.as_ref().filter(|run| run.token == self.token)
+    }
 }
 
 /// The result of the last request for a switchover.

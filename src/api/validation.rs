@@ -6,6 +6,8 @@
 use std::time::Duration;
 
 use super::{
+    AgentSpec, LONGEST_LEASE,
+    agent::SHORTEST_LEASE,
     duration::LONGEST_TIMEOUT,
     labels::{ACTIVE_VALUE, NO_ROLE, STANDBY_VALUE},
     selector::PodSelector,
@@ -37,7 +39,7 @@ pub enum InvalidSpec {
     )]
     SelectorContainsRole(String),
     /// A duration is out of its range.
-    #[error("spec.{field} must be {range}: write another duration, such as 5s")]
+    #[error("spec.{field} must be {range}: write another value")]
     OutOfRange {
         /// The field below `spec`.
         field: &'static str,
@@ -61,6 +63,12 @@ pub enum InvalidSpec {
          write priorities, or leave failback out"
     )]
     Failback,
+    /// The operator probes the agents.
+    #[error(
+        "spec.health.probe cannot be set together with spec.agent, because the operator probes the agents: leave it out, \
+         and use a livenessProbe for the program"
+    )]
+    ProbeBesideAgent,
     /// No kind of probe, or more than one.
     #[error("spec.health.probe must be of exactly one kind: write one of httpGet, tcpSocket and grpc")]
     ProbeKind,
@@ -115,6 +123,10 @@ impl LeaderGroupSpec {
         }
         self.lock.validate()?;
         self.election.validate()?;
+        self.agent.as_ref().map_or(Ok(()), AgentSpec::validate)?;
+        if self.agent.is_some() && self.health.probe.is_some() {
+            return Err(InvalidSpec::ProbeBesideAgent);
+        }
         if self.health.timeout.is_some_and(|timeout| timeout.0.is_zero() || timeout.0 > self.lock.ttl.0) {
             return Err(InvalidSpec::OutOfRange { field: "health.timeout", range: "from 1ms to lock.ttl" });
         }
@@ -159,6 +171,22 @@ impl ElectionSpec {
         }
         if self.failback == Failback::WhenReady && self.priorities.is_empty() {
             return Err(InvalidSpec::Failback);
+        }
+        Ok(())
+    }
+}
+
+impl AgentSpec {
+    fn validate(&self) -> Result<(), InvalidSpec> {
+        let out_of_range = |field, range| Err(InvalidSpec::OutOfRange { field, range });
+        if self.port == 0 {
+            return out_of_range("agent.port", "from 1 to 65535");
+        }
+        if !(SHORTEST_LEASE..=LONGEST_LEASE).contains(&self.lease_duration.0) {
+            return out_of_range("agent.leaseDuration", "from 2s to 1m");
+        }
+        if !(Duration::from_secs(1)..=LONGEST).contains(&self.stop_timeout.0) {
+            return out_of_range("agent.stopTimeout", "from 1s to 1h");
         }
         Ok(())
     }

@@ -138,6 +138,7 @@ fn evidence_words(pod: &ExplainedPod) -> String {
         Ok(None) => "not probed: judged by the kubelet and the node's lease".to_owned(),
         Ok(Some(probe)) => {
             let kind = match probe.kind {
+                ProbeKind::Agent => "agent",
                 ProbeKind::TcpSocket => "TCP",
                 ProbeKind::HttpGet { .. } => "HTTP",
                 ProbeKind::Grpc { .. } => "gRPC",
@@ -169,6 +170,7 @@ fn outcome_words(outcome: ProbeOutcome) -> String {
         ProbeOutcome::Refused(ProbeFailure::Reset) => "reset".to_owned(),
         ProbeOutcome::Refused(ProbeFailure::NotServing) => "not serving".to_owned(),
         ProbeOutcome::Refused(ProbeFailure::GrpcStatus(code)) => format!("with gRPC status {code}"),
+        ProbeOutcome::Refused(ProbeFailure::NoAgent) => "by something that is not an agent".to_owned(),
         ProbeOutcome::Refused(ProbeFailure::Protocol) => "with an invalid answer".to_owned(),
         ProbeOutcome::Unanswered => "unanswered".to_owned(),
         ProbeOutcome::Void(_) => "without a result".to_owned(),

@@ -27,16 +27,25 @@ impl Group {
         self.ask_for_grant(change, effects)
     }
 
+    /// Before step 1 of a planned change the program of the former holder ends, if it has one.
+    pub(super) fn ask_for_grant(&mut self, change: Change, effects: &mut Effects) -> Phase {
+        match self.stop_program(change, effects) {
+            Ok(stopping) => stopping,
+            Err(change) => self.grant(change, effects),
+        }
+    }
+
     /// Step 1. The new token must exceed that of the row, the declared one and every stamp. If lost commits or a
     /// restored backup set one of these back, the others still have it.
-    pub(super) fn ask_for_grant(&mut self, change: Change, effects: &mut Effects) -> Phase {
+    pub(super) fn grant(&mut self, change: Change, effects: &mut Effects) -> Phase {
         self.trials.accepted = None;
         self.trials.unanswered.clear();
         let stamps = self.world.members.iter().filter_map(|member| member.stamp);
         let floor = stamps.filter(|stamp| *stamp <= LARGEST_TOKEN).fold(self.known.declared.token, i64::max);
+        let started = self.least_token_for(&change.holder).min(LARGEST_TOKEN) - 1;
         let request = GrantRequest {
             expected: self.known.row.token,
-            floor: floor.max(self.world.declared.token),
+            floor: floor.max(self.world.declared.token).max(started),
             holder: change.holder.clone(),
             id: Uuid::from_u128(self.calls.seed.wrapping_add(u128::from(self.calls.last))),
             reason: change.reason,
@@ -88,6 +97,10 @@ impl Group {
         if !self.is_fit(&change.holder) {
             return self.pass_over(change, now, effects);
         }
+        if self.lacks_agent(&change.holder) {
+            // Its agent was started again, or has seen a larger token.
+            return self.back_off(now);
+        }
         self.fence(change, confirmed, now, effects)
     }
 
@@ -105,11 +118,14 @@ impl Group {
             pod.uid != change.holder.uid && (!self.unused.spare(&pod.uid) || self.reads_as_active(pod))
         };
         let strip = distinct(former).into_iter().filter(stripped).collect();
+        let (run, former) = self.program_for(&change.holder);
         let next = Declaration {
             token: row.token,
             grant: row.grant.map(|id| id.to_string()),
             holder: Some(change.holder.clone()),
             strip,
+            run,
+            former,
             switchover: self.fulfilled(&change.holder),
             unknown: declared.unknown.clone(),
         };

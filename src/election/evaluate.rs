@@ -13,7 +13,7 @@ use crate::api::{PodRef, Reason, Role, Verdict};
 
 /// The least time between two restorations of a removed label, so that removing it again and again does not use up
 /// tokens.
-const RELABEL_INTERVAL: Duration = Duration::from_secs(5);
+pub(super) const RELABEL_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Group {
     /// Decides what to do in [`Phase::Stable`].
@@ -79,6 +79,9 @@ impl Group {
             || self.world.policy.paused
             || !(self.works(holder) || self.is_contested(holder))
         {
+            if self.starts_program(holder) {
+                return self.start_program(holder, now, effects);
+            }
             if self.keeps_its_label()
                 && let Some(changing) = self.hand_over(holder, now, effects)
             {

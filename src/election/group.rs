@@ -8,6 +8,7 @@ use super::{
     lapses::Lapses,
     pacing::{Delays, Pacing, Stamping},
     phase::Phase,
+    program::Programs,
     refusal::{Refusals, Refused},
     request::LastRequest,
     unused::UnusedTerms,
@@ -35,6 +36,8 @@ pub struct Group {
     pub(super) lapses: Lapses,
     /// The terms under which no pod can have become active.
     pub(super) unused: UnusedTerms,
+    /// The programs of former terms.
+    pub(super) programs: Programs,
     /// When [`Group::step`] must be called again at the latest.
     pub(super) wake: Option<Duration>,
 }
@@ -78,6 +81,7 @@ impl Group {
             refusals: Refusals::default(),
             lapses: Lapses::default(),
             unused: UnusedTerms::default(),
+            programs: Programs::default(),
             wake: None,
         }
     }
@@ -108,9 +112,15 @@ impl Group {
         &self.known.row
     }
 
-    /// The declaration as last read or made by this replica, or the one that it is making in step 2.
+    /// The declaration as last read or made by this replica, or the one that it is making.
     pub fn declared(&self) -> &Declaration {
-        if let Phase::Declaring { next, .. } = &self.phase { next } else { &self.known.declared }
+        match &self.phase {
+            Phase::Declaring { next, .. } => next,
+            Phase::Stopping { declaring: Some(next), .. } | Phase::Clearing { declaring: Some(next), .. } => {
+                next
+            }
+            _ => &self.known.declared,
+        }
     }
 
     /// Whether the election is at work: this replica became the owner, and no outcome has shown since that another one

@@ -9,7 +9,9 @@
 //! names the new holder and its token), *declare* (the group's status announces the term, by compare-and-set),
 //! *strip* (every pod that may still be active is labelled standby, and all these writes succeeded), *promote* (the
 //! holder is labelled active) and *confirm*. If the previous term was not confirmed, its holder is fenced between the
-//! first two steps. After any failure the core reads the row and the declaration again and decides from there
+//! first two steps. If agents run programs in the pods, a planned change begins with the end of the former holder's
+//! program; and between *strip* and *promote* the new program is allowed to start, once the former one is over
+//! (`program.rs`). After any failure the core reads the row and the declaration again and decides from there
 //! (`resume.rs`). A takeover from another replica follows the same path.
 //!
 //! The [`Phase`] says what a group waits for, and has the data that has a meaning only there. These are the phases, and
@@ -23,14 +25,16 @@
 //! | `BackingOff` | time to pass after a failure | `Turn` → `Reading`, `Retiring` |
 //! | `Resuming` | evidence about the holder of an unfinished term | `Turn` → `Confirming`, `Stripping`, `Fencing`, `Declaring`, `Granting`, `Trying`, `Verifying`, `Retiring` |
 //! | `Regaining` | a read of the declared holder, as the row has lost commits | `Verified` → `Granting`, `Stable`, `BackingOff` |
-//! | `Stable` | a reason to do something | `Turn` → `Granting`, `Trying`, `Verifying`, `Relabelling`, `Repairing`, `Reading`, `BackingOff`, `Retiring` |
+//! | `Stable` | a reason to do something | `Turn` → `Granting`, `Trying`, `Stopping`, `Verifying`, `Relabelling`, `Repairing`, `Reading`, `BackingOff`, `Retiring` |
 //! | `Verifying` | a read of the holder, to confirm that it has failed | `Verified` → `Granting`, `Trying`, `Vacating`, `Stable`, `Resuming`, `BackingOff` |
 //! | `Relabelling` | a read of the holder, which has lost its label | `Verified` → `Granting`, `Trying`, `Stable`, `BackingOff` |
 //! | `Trying` | a dry run of step 4 | `Accepted` → `Granting`, `Stable`, `Resuming`; `Refused` → `Granting`, `Stable`, `Resuming`, `BackingOff`; `HolderRefused` → `Stable`; `Failed`, `Unknown`, `Outdated` → `Granting`, `Stable`, `BackingOff` |
+//! | `Stopping` | the end of the former holder's program, before a planned change | `Declared`, `Turn` → `Granting`, `Stable` |
 //! | `Granting` | step 1 | `Granted` → `Fencing`, `Declaring`, `Trying`, `Resuming`; `Turn` → `Retiring` |
 //! | `Fencing` | the writes that end the declared term | `Stamped` → `Declaring`, `Granting`, `BackingOff`; `Stripped`, `Rechecked` → `Declaring`, `BackingOff`; `Promoted` → `Declaring` |
 //! | `Declaring` | step 2 | `Declared` → `Stripping`, `Granting`, `Trying`, `Resuming` |
-//! | `Stripping` | step 3 | `Stripped` → `Promoting`, `Rechecking`, `Granting`, `Trying`, `Resuming` |
+//! | `Stripping` | step 3 | `Stripped` → `Clearing`, `Promoting`, `Rechecking`, `Granting`, `Trying`, `Resuming` |
+//! | `Clearing` | the end of the former program, so that the next one may start | `Declared` → `Promoting`, `Rechecking`, `Granting`, `Trying`, `Resuming`; `Turn` → `Granting`, `Trying`, `Resuming` |
 //! | `Promoting` | step 4 | `Promoted` → `Confirming`; `Conflict` → `Rechecking`, `BackingOff`; `Refused` → `Granting`, `Trying`, `Resuming`, `BackingOff` |
 //! | `Rechecking` | a read of the new holder, the declaration and the row before step 4 | `Rechecked` → `Promoting`, `Granting`, `Trying`, `Resuming`, `BackingOff` |
 //! | `Confirming` | step 5 | `Confirmed` → `Stable`; `Turn` → `Retiring` |
@@ -56,6 +60,7 @@ mod outcome;
 mod pacing;
 mod phase;
 mod plan;
+mod program;
 mod refusal;
 mod request;
 mod resume;
@@ -75,4 +80,4 @@ pub use phase::{Attempt, Change, Phase, Removal, Retirement};
 pub use plan::{Plan, Rest};
 pub use refusal::Refused;
 pub use request::SwitchoverRefusal;
-pub use world::{Member, PastChange, Policy, Row, SwitchoverRequest, Workload, World};
+pub use world::{AgentPolicy, Member, PastChange, Policy, Row, SwitchoverRequest, Workload, World};

@@ -45,6 +45,13 @@ impl Group {
                 _ => self.back_off(now),
             },
             Phase::Trying(change) => self.tried(change, outcome, now, effects),
+            Phase::Stopping { change, declaring: Some(next), until } => match outcome {
+                Outcome::Declared => {
+                    self.known.declared = next;
+                    self.stopping(change, until, now, effects)
+                }
+                _ => self.back_off(now),
+            },
             Phase::Granting { change, request, attempt } => {
                 self.grant_answered(change, request, attempt, outcome, now, effects)
             }
@@ -57,7 +64,14 @@ impl Group {
                 _ => self.back_off(now),
             },
             Phase::Stripping { change, witness } => match outcome {
-                Outcome::Stripped => self.stripped_for(change, witness, now, effects),
+                Outcome::Stripped => self.clear(change, witness, now, effects),
+                _ => self.back_off(now),
+            },
+            Phase::Clearing { change, witness, declaring: Some(next) } => match outcome {
+                Outcome::Declared => {
+                    self.known.declared = next;
+                    self.clear(change, witness, now, effects)
+                }
                 _ => self.back_off(now),
             },
             Phase::Promoting { change, conflicts } => {
@@ -79,6 +93,8 @@ impl Group {
             | Phase::BackingOff { .. }
             | Phase::Resuming { .. }
             | Phase::Stable
+            | Phase::Stopping { .. }
+            | Phase::Clearing { .. }
             | Phase::Retired => phase,
         }
     }
@@ -167,7 +183,9 @@ impl Group {
         self.strip(change, witness, effects)
     }
 
-    fn stripped_for(
+    /// Continues when all other pods have lost the label. The program of the term has to be allowed to start before its
+    /// holder gets it.
+    pub(super) fn clear(
         &mut self,
         change: Change,
         witness: Option<String>,
@@ -176,6 +194,9 @@ impl Group {
     ) -> Phase {
         if !self.is_fit(&change.holder) {
             return self.pass_over(change, now, effects);
+        }
+        if let Some(clearing) = self.clear_program(&change, witness.as_ref(), now, effects) {
+            return clearing;
         }
         match witness {
             Some(version) => self.promote(change, version, 0, effects),

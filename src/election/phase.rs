@@ -112,6 +112,15 @@ pub enum Phase {
     },
     /// Before step 1, if it is not known whether the API server lets the new holder be changed: a dry run of step 4.
     Trying(Change),
+    /// Before step 1 of a planned change: the program of the former holder has to end.
+    Stopping {
+        /// The change.
+        change: Change,
+        /// The declaration that asks the program to end, while that is being made.
+        declaring: Option<Declaration>,
+        /// When the change goes on anyway.
+        until: Duration,
+    },
     /// Step 1.
     Granting {
         /// The change.
@@ -139,6 +148,15 @@ pub enum Phase {
         change: Change,
         /// The resourceVersion of the new holder, read before the declaration; none if it was not.
         witness: Option<String>,
+    },
+    /// Between steps 3 and 4: the former program has to be over before the next one may start.
+    Clearing {
+        /// The change.
+        change: Change,
+        /// The resourceVersion of the new holder, read before the declaration; none if it was not.
+        witness: Option<String>,
+        /// The declaration that lets the program start, while that is being made.
+        declaring: Option<Declaration>,
     },
     /// Step 4.
     Promoting {
@@ -185,10 +203,12 @@ impl Phase {
             Self::Verifying { .. }
                 | Self::Relabelling { .. }
                 | Self::Trying(_)
+                | Self::Stopping { .. }
                 | Self::Granting { .. }
                 | Self::Fencing(_)
                 | Self::Declaring { .. }
                 | Self::Stripping { .. }
+                | Self::Clearing { .. }
                 | Self::Promoting { .. }
                 | Self::Rechecking { .. }
                 | Self::Confirming { .. }
@@ -198,7 +218,10 @@ impl Phase {
 
     /// Whether a term was declared and its holder is not known to be active yet.
     pub(super) fn is_past_declaration(&self) -> bool {
-        matches!(self, Self::Stripping { .. } | Self::Promoting { .. } | Self::Rechecking { .. })
+        matches!(
+            self,
+            Self::Stripping { .. } | Self::Clearing { .. } | Self::Promoting { .. } | Self::Rechecking { .. }
+        )
     }
 
     /// Whether it can only end with an answer of the database.

@@ -48,6 +48,7 @@ impl Group {
             }
             Event::Buried | Event::Tick => {}
         }
+        self.see_programs(now);
         self.cut_trial_short(now);
         if self.calls.awaiting.is_none() {
             let phase = self.leave_phase();
@@ -90,6 +91,8 @@ impl Group {
             Phase::Stable if self.world.stopping => phase,
             Phase::Stable if self.known.doubted => self.read(effects),
             Phase::Stable => self.evaluate(now, effects),
+            Phase::Stopping { change, declaring: None, until } => self.stopping(change, until, now, effects),
+            Phase::Clearing { change, witness, declaring: None } => self.clear(change, witness, now, effects),
             Phase::Granting { change, request, attempt } => {
                 self.ask(change, request, attempt.in_doubt, effects)
             }
@@ -104,9 +107,11 @@ impl Group {
             | Phase::Verifying { .. }
             | Phase::Relabelling { .. }
             | Phase::Trying(_)
+            | Phase::Stopping { .. }
             | Phase::Fencing(_)
             | Phase::Declaring { .. }
             | Phase::Stripping { .. }
+            | Phase::Clearing { .. }
             | Phase::Promoting { .. }
             | Phase::Rechecking { .. }
             | Phase::Repairing => phase,

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use uuid::Uuid;
 
-use crate::api::{Declaration, OnDelete, PodAt, PodRef, Reason, Role, Verdict};
+use crate::api::{Boot, Declaration, OnDelete, PodAt, PodRef, Promised, Reason, Role, Verdict};
 
 /// One pod of the group, as last seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +29,10 @@ pub struct Member {
     pub fencing_fits: bool,
     /// What the evidence says of it.
     pub verdict: Verdict,
+    /// What its agent has promised, if it has one and it has answered.
+    pub agent: Option<Promised>,
+    /// The starts of its agent that have ended, as the kubelet says.
+    pub ended: Vec<Boot>,
     /// Creation time, compared only with that of other pods: among equals the oldest is preferred.
     pub created: i64,
     /// The revision of the pod's template, compared only with that of other pods; none if nothing controls the pod.
@@ -61,6 +65,8 @@ impl Member {
             priority: 0,
             fencing_fits: true,
             verdict: Verdict::Eligible,
+            agent: None,
+            ended: Vec::new(),
             created: 0,
             revision: None,
             workload: None,
@@ -110,6 +116,17 @@ pub struct Policy {
     pub leaves_before_rollout: bool,
     /// What happens to the labels when the group is deleted.
     pub on_delete: OnDelete,
+    /// How agents run a program in the pods; none if they have no agents.
+    pub agent: Option<AgentPolicy>,
+}
+
+/// How agents run a program in the pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AgentPolicy {
+    /// How long a program may run after a read of the declaration.
+    pub lease: Duration,
+    /// How long a planned change waits for the end of the former program.
+    pub stop_timeout: Duration,
 }
 
 /// A request for a planned change of holder (a switchover).

@@ -6,7 +6,7 @@ use super::{
     facts::{PodFacts, Readiness, Restarts},
     node::{LEASE_DURATION, NodeLease, NodeWord},
     opinion::SecondOpinion,
-    probe::{ProbeOutcome, VoidCause},
+    probe::{ProbeKind, ProbeOutcome, VoidCause},
     probes::{Probes, needed},
     thresholds::Thresholds,
 };
@@ -56,6 +56,8 @@ struct KubeletWord {
     ended: Option<Reason>,
     container_down: bool,
     probed: bool,
+    /// Whether its agent is probed.
+    supervised: bool,
 }
 
 impl PodEvidence {
@@ -183,6 +185,7 @@ impl PodEvidence {
             ended,
             container_down: facts.container_problem.is_some(),
             probed: matches!(facts.probe, Ok(Some(_))),
+            supervised: matches!(&facts.probe, Ok(Some(probe)) if probe.kind == ProbeKind::Agent),
         });
     }
 
@@ -213,7 +216,9 @@ impl PodEvidence {
         if self.restarting_until().is_some_and(|until| now < until) {
             return Verdict::Failing(Reason::ContainerRestarted);
         }
-        if word.says_unready(node, now) {
+        // The program of a new holder needs time to start, and its pod is not ready until then.
+        let may_start = word.supervised && judged_as == JudgedAs::Holder;
+        if word.says_unready(node, now) && !may_start {
             let counts = judged_as == JudgedAs::Holder || self.was_ready;
             return if counts { Verdict::Failing(Reason::PodNotReady) } else { Verdict::Unknown };
         }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus};
 
 use super::probe::{self, ProbeRefusal, ResolvedProbe};
-use crate::api::{LeaderGroupSpec, STAMP_ANNOTATION, Stamp};
+use crate::api::{Boot, LeaderGroupSpec, STAMP_ANNOTATION, Stamp, terminated_boot};
 
 /// The facts from one version of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub struct PodFacts {
     pub container_problem: Option<ContainerProblem>,
     /// How often its main container was restarted; none before its first start.
     pub restarts: Option<Restarts>,
+    /// The starts of agents that have ended, as the messages of terminated containers name them.
+    pub ended_agents: Vec<Boot>,
     /// The role label's value.
     pub role: Option<String>,
     /// The stamp of the last role written; none if there is none or it cannot be read.
@@ -129,6 +131,7 @@ impl PodFacts {
                 container: container.name.clone(),
                 count: container.restart_count,
             }),
+            ended_agents: ended_agents(status),
             role: meta.labels.as_ref().and_then(|labels| labels.get(&spec.routing.role_label)).cloned(),
             stamp: meta
                 .annotations
@@ -201,6 +204,16 @@ fn readiness(status: &PodStatus) -> Readiness {
         }
         _ => Readiness::Unknown,
     }
+}
+
+/// The kubelet reports that a container is terminated when all of its processes have ended. A container that was
+/// restarted shows the end of its former run. Without the message that the agent has left, neither proves which start
+/// of the agent has ended.
+fn ended_agents(status: &PodStatus) -> Vec<Boot> {
+    let containers = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let states = containers.flat_map(|container| [&container.state, &container.last_state]);
+    let terminated = states.filter_map(|state| state.as_ref()?.terminated.as_ref());
+    terminated.filter_map(|ended| terminated_boot(ended.message.as_deref()?)).collect()
 }
 
 /// The problem of a container that ended or waits to be restarted. Waiting for the first start is no problem.

@@ -42,6 +42,8 @@ pub enum ProbeKind {
     },
     /// A connection. It succeeds if it is accepted.
     TcpSocket,
+    /// A request for an agent's answer. It succeeds if the answer is signed with the key that it names.
+    Agent,
     /// A call of the gRPC health checking protocol. It succeeds if the service is serving.
     Grpc {
         /// The service; the empty name stands for the whole server.
@@ -91,6 +93,8 @@ pub enum ProbeFailure {
     Protocol,
     /// The gRPC health service reports another status than `SERVING`.
     NotServing,
+    /// The response is not an answer of an agent, or its signature is wrong.
+    NoAgent,
     /// The gRPC call failed with this status, such as `UNIMPLEMENTED`.
     GrpcStatus(u32),
 }
@@ -148,7 +152,7 @@ pub(super) fn main_container<'a>(
         .or_else(|| containers.first()))
 }
 
-/// The probe to run: `health.probe`, otherwise the main container's readinessProbe. None if the pod has no probe that
+/// The probe to run: the agent's if the group has agents, else `health.probe`, otherwise the main container's readinessProbe. None if the pod has no probe that
 /// can be run from outside (no probe, exec): then the kubelet's report counts.
 pub(super) fn resolve(pod: &Pod, spec: &LeaderGroupSpec) -> Result<Option<ResolvedProbe>, ProbeRefusal> {
     let container = main_container(pod, spec)?;
@@ -158,6 +162,10 @@ pub(super) fn resolve(pod: &Pod, spec: &LeaderGroupSpec) -> Result<Option<Resolv
         Some(wanted) => wanted.0.min(spec.longest_timeout()),
         None => own.min(spec.lock.retry_interval.0),
     };
+    if let Some(agent) = &spec.agent {
+        let timeout = limit(Duration::from_secs(DEFAULT_TIMEOUT_SECS));
+        return Ok(Some(ResolvedProbe { kind: ProbeKind::Agent, port: agent.port, timeout }));
+    }
     if let Some(probe) = &spec.health.probe {
         let timeout = limit(Duration::from_secs(DEFAULT_TIMEOUT_SECS));
         let (kind, port_of) = match (&probe.http_get, &probe.tcp_socket, &probe.grpc) {

@@ -82,7 +82,7 @@ async fn operator() {
                     evidence.probe_answered(event.seq, event.sent_at, outcome);
                     println!("\nprobe {outcome:?}");
                 }
-                ProbeStep::Accepted => {}
+                ProbeStep::Accepted | ProbeStep::Promised(_) => {}
                 ProbeStep::AnsweredLate => evidence.probe_answered_late(event.seq, event.sent_at),
             }
         }

@@ -100,6 +100,8 @@ impl Replica {
                 Verdict::Eligible if contested && !is_active_for(pod, entry.object.uid) => Verdict::Contested,
                 verdict => verdict,
             },
+            agent: None,
+            ended: Vec::new(),
             created: pod.created.cast_signed(),
             // As if each pod that replaces one of the first three were of a newer template.
             revision: Some(if pod.created > 3 { "2" } else { "1" }.into()),
@@ -113,6 +115,7 @@ impl Replica {
                 failback: entry.object.failback,
                 leaves_before_rollout: true,
                 on_delete: entry.object.on_delete,
+                agent: None,
             },
             declared: entry.object.declared.clone(),
             // The model's status has no history.

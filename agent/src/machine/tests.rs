@@ -1,7 +1,9 @@
 use super::*;
+use crate::contract::Run;
 
 const OWN: Boot = Boot::new([1; 32]);
 const OTHER: Boot = Boot::new([2; 32]);
+const TOKEN: i64 = 7;
 const SETTINGS: Settings = Settings { stop_timeout: s(3), lapse_timeout: s(2) };
 
 const fn s(seconds: u64) -> Duration {
@@ -13,11 +15,12 @@ fn at(seconds: u64) -> Moment {
 }
 
 fn run(boot: Boot) -> Run {
-    Run { cleared: true, ..Run::uncleared(boot, s(10)) }
+    Run { cleared: true, ..Run::uncleared(TOKEN, boot, s(10)) }
 }
 
 /// A read that was sent at this time, and is answered at once.
 fn read(machine: &mut Machine, sent: u64, token: i64, run: Option<Run>) -> Vec<Effect> {
+    let run = run.map(|run| Run { token, ..run });
     let event = Event::Read { sent_at: at(sent), shown: Some(Declared { token, run }) };
     machine.step(&event, at(sent))
 }

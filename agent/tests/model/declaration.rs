@@ -1,13 +1,13 @@
 //! The declaration in the status of the group, and the API server that keeps it.
 
-use leadergroup_agent::contract::{Declared, Former, Run};
+use leadergroup_agent::contract::{Declared, Former, FormerRun, Run};
 
 /// The declaration of a term.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declaration {
     pub token: i64,
     pub run: Option<Run>,
-    pub former: Former,
+    pub former: Option<FormerRun>,
 }
 
 /// The group, as one revision of etcd has it.
@@ -41,6 +41,11 @@ impl Store {
 }
 
 impl Declaration {
+    /// What may run beside the program of this term.
+    pub fn former(&self) -> Former {
+        Former::of(self.token, self.run.as_ref(), self.former.as_ref())
+    }
+
     /// As the agent reads it.
     pub fn declared(&self) -> Declared {
         Declared { token: self.token, run: self.run.clone() }

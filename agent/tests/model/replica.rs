@@ -5,10 +5,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use leadergroup_agent::{
-    contract::{Boot, Former, KILL_MARGIN, Run, outlasts},
-    machine::Promise,
-};
+use leadergroup_agent::contract::{Boot, Former, FormerRun, KILL_MARGIN, Promise, Run, outlasts};
 
 use crate::{
     agent::Clock,
@@ -92,8 +89,8 @@ impl Replica {
     fn lapses_at(&self, uid: u64, former: &Former, broken: Option<Rule>) -> Option<u64> {
         let (since, lease) = match former {
             Former::Over => return None,
-            Former::Anyone { lease } => (self.known_since(uid, i64::MIN), *lease),
-            Former::One { token, lease, hold, .. } => {
+            Former::Anyone => (self.known_since(uid, i64::MIN), LONGEST),
+            Former::One(FormerRun { token, lease, hold, .. }) => {
                 let held = match broken {
                     Some(Rule::SameHold) => self.holds.values().copied().min(),
                     _ => hold.as_ref().and_then(|hold| self.holds.get(hold).copied()),
@@ -113,8 +110,8 @@ impl Replica {
     fn is_over(&self, uid: u64, former: &Former, now: u64, broken: Option<Rule>) -> bool {
         let said = match former {
             Former::Over => true,
-            Former::One { boot, token, .. } => self.is_said_to_be_over(*boot, *token, broken),
-            Former::Anyone { .. } => false,
+            Former::One(run) => self.is_said_to_be_over(run.boot, run.token, broken),
+            Former::Anyone => false,
         };
         said || self.lapses_at(uid, former, broken).is_some_and(|at| now >= at)
     }
@@ -124,26 +121,18 @@ impl Replica {
         let seen = self.seen.as_ref()?;
         let declared = seen.declaration.as_ref()?;
         declared.run.as_ref().filter(|run| !run.cleared)?;
-        self.lapses_at(seen.uid, &declared.former, broken)
+        self.lapses_at(seen.uid, &declared.former(), broken)
     }
 
     /// What the next term carries on: the program that may still run.
     fn former(declared: Option<&Declaration>, broken: Option<Rule>) -> Former {
-        let Some(declared) = declared else {
-            return match broken {
-                Some(Rule::NewGroupWaits) => Former::Over,
-                _ => Former::Anyone { lease: LONGEST },
-            };
-        };
-        match &declared.run {
-            Some(run) if run.cleared || broken == Some(Rule::FormerCarried) => Former::One {
-                boot: run.boot,
-                token: declared.token,
-                lease: run.lease,
-                hold: run.hold.clone(),
-            },
-            None if broken == Some(Rule::OffCarries) => Former::Over,
-            _ => declared.former.clone(),
+        let (run, former) =
+            declared.map_or((None, None), |declared| (declared.run.as_ref(), declared.former.as_ref()));
+        match run {
+            None if declared.is_none() && broken == Some(Rule::NewGroupWaits) => Former::Over,
+            None if declared.is_some() && broken == Some(Rule::OffCarries) => Former::Over,
+            Some(run) if broken == Some(Rule::FormerCarried) => Former::One(run.into()),
+            run => Former::after(run, former),
         }
     }
 
@@ -161,7 +150,8 @@ impl Replica {
         // Below the floor of its agent, the term would never start.
         let token = floor.max(declared.map_or(0, |declared| declared.token) + 1 + more);
         let former = Self::former(declared, broken);
-        let next = Declaration { token, run: Some(Run::uncleared(boot, lease)), former };
+        let run = Run { cleared: former == Former::Over, ..Run::uncleared(token, boot, lease) };
+        let next = Declaration { token, run: Some(run), former: former.into_field() };
         Some(with(seen, next))
     }
 
@@ -169,7 +159,7 @@ impl Replica {
     pub fn off(&self, broken: Option<Rule>) -> Option<(Object, Object)> {
         let seen = self.seen.clone()?;
         let declared = seen.declaration.as_ref()?;
-        let former = Self::former(Some(declared), broken);
+        let former = Self::former(Some(declared), broken).into_field();
         let next = Declaration { token: declared.token + 1, run: None, former };
         Some(with(seen, next))
     }
@@ -179,7 +169,7 @@ impl Replica {
         let seen = self.seen.clone()?;
         let declared = seen.declaration.clone()?;
         let run = declared.run.clone().filter(|run| !run.cleared)?;
-        let over = self.is_over(seen.uid, &declared.former, now, broken);
+        let over = self.is_over(seen.uid, &declared.former(), now, broken);
         over.then(|| with(seen, Declaration { run: Some(Run { cleared: true, ..run }), ..declared }))
     }
 
@@ -202,8 +192,8 @@ impl Replica {
         }
         let floor = self.promises.get(&boot)?.iter().map(|promise| promise.floor).max()?;
         let token = floor.max(declared.token + 1);
-        let run = Run { cleared: true, ..Run::uncleared(boot, lease) };
-        Some(with(seen, Declaration { token, run: Some(run), former: Former::Over }))
+        let run = Run { cleared: true, ..Run::uncleared(token, boot, lease) };
+        Some(with(seen, Declaration { token, run: Some(run), former: None }))
     }
 
     /// Sets a hold, or takes it back (O4).

@@ -3,8 +3,8 @@
 use std::{cmp::Reverse, collections::BTreeMap, collections::BinaryHeap, time::Duration};
 
 use leadergroup_agent::{
-    contract::{Boot, Declared},
-    machine::{Effect, Event, Promise},
+    contract::{Boot, Declared, Promise},
+    machine::{Effect, Event},
     moment::Moment,
 };
 

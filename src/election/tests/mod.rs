@@ -12,6 +12,7 @@ mod ownership;
 mod phases;
 mod plan;
 mod planned;
+mod programs;
 mod refusals;
 mod resuming;
 mod rollout;

@@ -20,8 +20,16 @@ fn kind_of(outcome: &Outcome) -> String {
 
 /// Whether the phase is followed by another one at its turn, and not when an outcome arrives.
 fn has_turns(phase: &Phase) -> bool {
-    use Phase::{Observing, Resuming, Retired, Stable};
-    matches!(phase, Observing | Resuming { .. } | Retired | Stable) || phase.wakes_at().is_some()
+    use Phase::{Clearing, Observing, Resuming, Retired, Stable, Stopping};
+    matches!(
+        phase,
+        Observing
+            | Resuming { .. }
+            | Retired
+            | Stable
+            | Stopping { declaring: None, .. }
+            | Clearing { declaring: None, .. }
+    ) || phase.wakes_at().is_some()
 }
 
 /// All ways from one phase to another that are possible.

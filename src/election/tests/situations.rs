@@ -1,7 +1,10 @@
 //! Phases, outcomes and circumstances of every kind that makes a difference, for the test of the table of phases.
 
-use super::*;
-use crate::election::group::Group;
+use super::{
+    programs::{boot, says, supervised},
+    *,
+};
+use crate::{api::Run, election::group::Group};
 
 fn change(holder: &str, reason: Reason, from: &str) -> Change {
     Change { holder: pod(holder), reason, from: Some(pod(from)), began: NOW }
@@ -49,7 +52,44 @@ pub(super) fn settled_terms() -> Vec<Known> {
     vec![
         Known { row: row(5, Some("a"), true), declared: declared(), phases: held },
         Known { row: row(5, None, true), declared: declared(), phases: free },
+        supervised_term(),
     ]
+}
+
+/// a holds a confirmed term, and its agent runs a program.
+fn supervised_term() -> Known {
+    let declared = supervised().declared;
+    let change = || change("b", Reason::Switchover, "a");
+    let mut phases = vec![Phase::Stable, Phase::Trying(change())];
+    for declaring in [None, Some(declared.clone())] {
+        phases.extend([NOW, NOW + Duration::from_secs(1)].map(|until| Phase::Stopping {
+            change: change(),
+            declaring: declaring.clone(),
+            until,
+        }));
+    }
+    Known { row: row(5, Some("a"), true), declared, phases }
+}
+
+/// The program of b, whose term is declared, waits for the end of the one of a.
+fn waiting_term() -> Known {
+    let mut row = row(6, Some("b"), false);
+    row.pending = vec![pod("a"), pod("b")];
+    let (mut declared, row) = own(declaration(6, Some("b"), &["a"]), row);
+    let former = supervised().declared.run.expect("it has a program");
+    declared.run = Some(Run::uncleared(6, boot("b"), former.lease));
+    declared.former = Some((&former).into());
+    let change = || change("b", Reason::Silent, "a");
+    let mut cleared = declared.clone();
+    cleared.run.as_mut().expect("it was set").cleared = true;
+    let mut phases = Vec::new();
+    for witness in [None, Some("11".to_owned())] {
+        phases.push(Phase::Stripping { change: change(), witness: witness.clone() });
+        for declaring in [None, Some(cleared.clone())] {
+            phases.push(Phase::Clearing { change: change(), witness: witness.clone(), declaring });
+        }
+    }
+    Known { row, declared, phases }
 }
 
 /// b was granted a term after a, which is not confirmed; by this replica or by another one.
@@ -91,6 +131,7 @@ pub(super) fn unfinished_terms() -> Vec<Known> {
         }
         all.push(Known { row, declared, phases });
     }
+    all.push(waiting_term());
     // c is to follow b, whose term was declared, and perhaps carried out. Or b itself is to have a new term.
     for holder in ["b", "c"] {
         let mut row = row(7, Some(holder), false);
@@ -130,6 +171,8 @@ pub(super) enum Past {
     Unused,
     /// The row was behind just now.
     Regained,
+    /// The API server would let b be made active.
+    Accepted,
 }
 
 impl Past {
@@ -147,6 +190,7 @@ impl Past {
             Self::RefusedNow => group.refusals.set_time(NOW),
             Self::RefusedBefore => group.refusals.set_time(Duration::ZERO),
             Self::Unused => group.unused.granted(OWN.to_string(), "uid-b", true),
+            Self::Accepted => group.trials.accepted = Some(("uid-b".to_owned(), NOW + Duration::from_secs(1))),
             Self::Regained => group.pacing.regains = NOW + Duration::from_secs(1),
         }
         if matches!(self, Self::RefusedNow | Self::RefusedBefore) {
@@ -155,6 +199,7 @@ impl Past {
             }
         }
         group.refusals.set_time(NOW);
+        group.see_programs(NOW);
         group
     }
 }
@@ -191,6 +236,12 @@ pub(super) fn worlds() -> Vec<(World, Past)> {
         |world: &mut World| world.deleting = true,
         |world: &mut World| (world.deleting, world.lock_away) = (true, true),
         |world: &mut World| world.declared = declaration(9, Some("c"), &[]),
+        |world: &mut World| with_agents(world, false),
+        |world: &mut World| with_agents(world, true),
+        |world: &mut World| {
+            with_agents(world, false);
+            world.members.iter_mut().for_each(|member| member.leaving = member.pod.name == "a");
+        },
     ];
     let mut all = Vec::new();
     for (a, b) in a.iter().flat_map(|a| b.iter().map(move |b| (a, b))) {
@@ -204,10 +255,19 @@ pub(super) fn worlds() -> Vec<(World, Past)> {
         for change in circumstances {
             let mut world = with(&c(Some(5)));
             change(&mut world);
-            all.push((world, Past::Nothing));
+            all.extend([Past::Nothing, Past::Accepted].map(|past| (world.clone(), past)));
         }
     }
     all
+}
+
+/// The pods have agents. `over` says whether that of a has ended its program.
+fn with_agents(world: &mut World, over: bool) {
+    world.policy.agent = supervised().policy.agent;
+    for member in &mut world.members {
+        let idle = member.pod.name != "a" || over;
+        member.agent = says(&member.pod.name, 6, idle);
+    }
 }
 
 /// Outcomes of every kind, with the data that makes a difference, that the phase may have.
@@ -246,7 +306,9 @@ pub(super) fn outcomes(phase: &Phase, known: &Known) -> Vec<Outcome> {
             all.extend([Outcome::Conflict, Outcome::Refused(refused())]);
             all.extend(rechecked());
         }
-        Phase::Declaring { .. } => all.push(Outcome::Declared),
+        Phase::Declaring { .. } | Phase::Stopping { .. } | Phase::Clearing { .. } => {
+            all.push(Outcome::Declared)
+        }
         Phase::Stripping { .. } | Phase::Repairing => all.push(Outcome::Stripped),
         Phase::Promoting { .. } => {
             all.extend([Outcome::Promoted, Outcome::Conflict, Outcome::Refused(refused())]);

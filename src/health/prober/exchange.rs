@@ -18,10 +18,11 @@ use tokio_rustls::TlsConnector;
 
 use super::{
     super::probe::{ProbeFailure, ProbeKind, ProbeOutcome, ResolvedProbe, USER_AGENT, VoidCause},
+    agent::{self, Checked},
     grpc,
     received::Received,
 };
-use crate::api::ProbeScheme;
+use crate::api::{ProbeScheme, Promise};
 
 /// How much of the response's body is read, as in the kubelet. A longer body is not read to its end.
 const MAX_BODY: usize = 10 * 1024;
@@ -36,12 +37,14 @@ pub(super) type Kept = Box<dyn AsyncRead + Send + Unpin>;
 /// How a probe ended, and its connection if it was to be kept and the server keeps it open.
 pub(super) struct Answer {
     pub(super) outcome: ProbeOutcome,
+    /// What the agent promises, if it was asked.
+    pub(super) promise: Option<Promise>,
     pub(super) kept: Option<Kept>,
 }
 
 impl From<ProbeOutcome> for Answer {
     fn from(outcome: ProbeOutcome) -> Self {
-        Self { outcome, kept: None }
+        Self { outcome, promise: None, kept: None }
     }
 }
 
@@ -52,6 +55,7 @@ pub(super) async fn ask(
     probe: &ResolvedProbe,
     keep: bool,
     tls: &TlsConnector,
+    checked: &Checked,
 ) -> Answer {
     let stream = Received::limited(stream);
     let scheme = match &probe.kind {
@@ -60,18 +64,26 @@ pub(super) async fn ask(
             let checked = grpc::check(stream, SocketAddr::new(ip, probe.port), service).await;
             return checked.unwrap_or_else(|error| of_hyper(&error)).into();
         }
-        ProbeKind::HttpGet { scheme, .. } => scheme,
+        ProbeKind::HttpGet { scheme, .. } => *scheme,
+        ProbeKind::Agent => ProbeScheme::Http,
     };
     let Ok(request) = request(ip, probe, keep) else {
         return ProbeOutcome::Void(VoidCause::System(None)).into();
     };
-    match scheme {
+    let (mut answer, body) = match scheme {
         ProbeScheme::Http => get(stream, request, keep).await,
         ProbeScheme::Https => match tls.connect(ServerName::IpAddress(ip.into()), stream).await {
             Ok(stream) => get(stream, request, keep).await,
-            Err(error) => of_io(&error).into(),
+            Err(error) => return of_io(&error).into(),
         },
+    };
+    if probe.kind == ProbeKind::Agent && answer.outcome == ProbeOutcome::Success {
+        answer.promise = checked.promise(&body);
+        if answer.promise.is_none() {
+            return ProbeOutcome::Refused(ProbeFailure::NoAgent).into();
+        }
     }
+    answer
 }
 
 /// The outcome for an I/O error. An error that does not certainly come from the other side counts as our own.
@@ -107,10 +119,11 @@ fn cause(error: &io::Error) -> VoidCause {
 }
 
 fn request(ip: IpAddr, probe: &ResolvedProbe, keep: bool) -> http::Result<Request<Empty<Bytes>>> {
-    let ProbeKind::HttpGet { path, headers, .. } = &probe.kind else {
-        return Ok(Request::new(Empty::new()));
+    let (path, headers) = match &probe.kind {
+        ProbeKind::HttpGet { path, headers, .. } => (path.as_str(), headers.as_slice()),
+        _ => (agent::PATH, &[][..]),
     };
-    let mut request = Request::get(path.as_str()).body(Empty::new())?;
+    let mut request = Request::get(path).body(Empty::new())?;
     let all = request.headers_mut();
     for (name, value) in headers {
         all.append(name, value.clone());
@@ -133,19 +146,19 @@ async fn get(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Empty<Bytes>>,
     keep: bool,
-) -> Answer {
+) -> (Answer, Vec<u8>) {
     let mut builder = http1::Builder::new();
     builder.max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
     let (mut sender, mut connection) = match builder.handshake(TokioIo::new(stream)).await {
         Ok(pair) => pair,
-        Err(error) => return of_hyper(&error).into(),
+        Err(error) => return (of_hyper(&error).into(), Vec::new()),
     };
     let answer = async {
         let response = sender.send_request(request).await?;
         let status = response.status().as_u16();
         let kept = keep && is_kept_alive(&response);
-        let complete = read_some(response.into_body()).await?;
-        Ok::<_, hyper::Error>((status, kept && complete))
+        let (complete, body) = read_some(response.into_body()).await?;
+        Ok::<_, hyper::Error>((status, kept && complete, body))
     };
     // Both halves are polled in one future, so nothing keeps running after a probe is dropped.
     let mut answer = std::pin::pin!(answer);
@@ -154,17 +167,17 @@ async fn get(
         answered = &mut answer => answered,
         ended = &mut connection => match ended {
             // The connection has finished; the other half still has to read the rest of the response.
-            Ok(()) => answer.await.map(|(status, _)| (status, false)),
+            Ok(()) => answer.await.map(|(status, _, body)| (status, false, body)),
             Err(error) => Err(error),
         },
     };
     match answered {
-        Ok((status, kept)) if (200..400).contains(&status) => {
+        Ok((status, kept, body)) if (200..400).contains(&status) => {
             let kept = kept.then(|| Box::new(connection.into_parts().io.into_inner()) as Kept);
-            Answer { outcome: ProbeOutcome::Success, kept }
+            (Answer { outcome: ProbeOutcome::Success, promise: None, kept }, body)
         }
-        Ok((status, _)) => ProbeOutcome::Refused(ProbeFailure::HttpStatus(status)).into(),
-        Err(error) => of_hyper(&error).into(),
+        Ok((status, ..)) => (ProbeOutcome::Refused(ProbeFailure::HttpStatus(status)).into(), Vec::new()),
+        Err(error) => (of_hyper(&error).into(), Vec::new()),
     }
 }
 
@@ -177,13 +190,13 @@ fn is_kept_alive(response: &Response<Incoming>) -> bool {
 }
 
 /// Reads the body, or the beginning of a long one. Returns whether it was read to its end.
-async fn read_some(mut body: Incoming) -> Result<bool, hyper::Error> {
-    let mut read = 0;
-    while read < MAX_BODY {
-        let Some(frame) = body.frame().await else { return Ok(true) };
-        read += frame?.data_ref().map_or(0, Bytes::len);
+async fn read_some(mut body: Incoming) -> Result<(bool, Vec<u8>), hyper::Error> {
+    let mut read = Vec::new();
+    while read.len() < MAX_BODY {
+        let Some(frame) = body.frame().await else { return Ok((true, read)) };
+        frame?.data_ref().into_iter().for_each(|data| read.extend_from_slice(data));
     }
-    Ok(false)
+    Ok((false, read))
 }
 
 fn of_hyper(error: &hyper::Error) -> ProbeOutcome {

@@ -11,6 +11,7 @@
 //! A failure in the prober itself never counts against a pod: see [`ProbeOutcome::Void`](super::ProbeOutcome::Void) and
 //! [`stalls`].
 
+mod agent;
 mod delivery;
 mod exchange;
 mod grpc;

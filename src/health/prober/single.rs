@@ -23,6 +23,7 @@ use leadergroup_lock::Clock;
 
 use super::{
     super::probe::{ProbeFailure, ProbeOutcome, VoidCause},
+    agent::Checked,
     delivery::Report,
     exchange::{self, Answer, Kept},
     network::Network,
@@ -71,6 +72,8 @@ pub(super) struct One {
     pub(super) place: Option<Place>,
     /// Set when it was sent in its turn.
     pub(super) sent: Arc<AtomicBool>,
+    /// The target's last answer, if it is an agent.
+    pub(super) checked: Arc<Checked>,
 }
 
 /// Why a probe is sent.
@@ -96,7 +99,7 @@ pub(super) struct Ended {
 impl One {
     /// Runs the probe until its timeout. None if the receiver of events was dropped.
     pub(super) async fn run(mut self) -> Option<Ended> {
-        let (Answer { outcome, kept }, late) = self.ask().await?;
+        let (Answer { outcome, kept, .. }, late) = self.ask().await?;
         let (seq, beside, occasion) = (self.seq, self.beside, self.occasion);
         let late = late.map(|(exchange, sent_at)| (sent_at, self.listen(exchange, sent_at).boxed()));
         Some(Ended { seq, outcome, kept, late, beside, occasion })
@@ -124,6 +127,7 @@ impl One {
         }
         self.tell(sent_at, ProbeStep::Sent).await?;
         let (shared, target, keep) = (self.shared.clone(), self.target.clone(), self.keep);
+        let checked = self.checked.clone();
         let accepted = Arc::new(AtomicBool::new(false));
         let accept = accepted.clone();
         let exchange = async move {
@@ -134,7 +138,7 @@ impl One {
             match connected {
                 Ok(stream) => {
                     accept.store(true, Ordering::Relaxed);
-                    exchange::ask(stream, target.ip, &target.probe, keep, &shared.tls).await
+                    exchange::ask(stream, target.ip, &target.probe, keep, &shared.tls, &checked).await
                 }
                 Err(error) => exchange::of_connecting(&error).into(),
             }
@@ -162,6 +166,9 @@ impl One {
         }
         if answer.outcome == ProbeOutcome::Unanswered && accepted.load(Ordering::Relaxed) {
             self.tell(sent_at, ProbeStep::Accepted).await?;
+        }
+        if let Some(promise) = answer.promise {
+            self.tell(sent_at, ProbeStep::Promised(promise)).await?;
         }
         self.tell(sent_at, ProbeStep::Ended(answer.outcome)).await?;
         // An exchange may also end without an answer, because the network reports that there is no way to the pod.
@@ -233,8 +240,10 @@ impl One {
     /// None if the receiver of events was dropped.
     async fn tell(&self, sent_at: Duration, step: ProbeStep) -> Option<()> {
         let event = ProbeEvent { uid: self.uid.clone(), seq: self.seq, sent_at, step };
-        let changes_nothing = matches!(step, ProbeStep::Sent | ProbeStep::Ended(ProbeOutcome::Success))
-            && self.occasion == Occasion::Turn
+        let changes_nothing = matches!(
+            step,
+            ProbeStep::Sent | ProbeStep::Promised(_) | ProbeStep::Ended(ProbeOutcome::Success)
+        ) && self.occasion == Occasion::Turn
             && !self.doubtful;
         self.shared.reports.send(Report { event, is_urgent: !changes_nothing }).await.ok()
     }
@@ -288,6 +297,7 @@ mod tests {
             doubtful: false,
             place: None,
             sent: Arc::default(),
+            checked: Arc::default(),
         };
         // As if the connection failed with "no route to host" after a while.
         let exchange = async {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::super::probe::{ProbeOutcome, ResolvedProbe};
-use crate::api::HoldConnection;
+use crate::api::{HoldConnection, Promise};
 
 /// A pod to probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +58,8 @@ pub enum ProbeStep {
     /// It still waits for its answer at the time `sent_at`, at which the pod had a turn. No other probe was sent in
     /// this turn, because there was no place for one.
     Waits,
+    /// The agent has answered, with this promise. [`Self::Ended`] follows.
+    Promised(Promise),
     /// It ended. A probe that could not be sent ends with [`ProbeOutcome::Void`] without [`Self::Sent`].
     Ended(ProbeOutcome),
     /// Its connection was accepted before its timeout, although no answer came: the program hangs, and its node does

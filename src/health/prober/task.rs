@@ -17,6 +17,7 @@ use tokio::{
 
 use super::{
     super::probe::{ProbeKind, ProbeOutcome},
+    agent::Checked,
     delivery::Report,
     exchange::Kept,
     hold::Hold,
@@ -67,6 +68,8 @@ struct Task {
     /// Whether the last probe was not answered.
     unanswered: bool,
     hold: Hold,
+    /// The last answer, if the target is an agent.
+    checked: Arc<Checked>,
     /// How many more refused probes are sent at once, because the held connection was closed.
     hurried: u32,
 }
@@ -90,6 +93,7 @@ impl Task {
             late_from: None,
             unanswered: false,
             hold: Hold::new(interval),
+            checked: Arc::default(),
             hurried: 0,
         }
     }
@@ -156,6 +160,7 @@ impl Task {
             doubtful: self.unanswered || !self.waiting.is_empty(),
             place,
             sent: sent.clone(),
+            checked: self.checked.clone(),
         };
         self.in_flight.push(one.run().boxed());
         self.waiting.push((self.seq, sent));

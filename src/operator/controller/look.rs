@@ -97,6 +97,10 @@ impl Controller {
         if changed {
             self.index.touch(name);
         }
+        let group = self.groups.get(name);
+        if let Some(uid) = group.and_then(|group| group.election().awaits_answer_of()) {
+            self.prober.probe_now(uid);
+        }
         let deadline = self.groups.get(name).and_then(|group| group.next_look(now));
         self.timers.set(name, deadline);
         self.publish(name, now);

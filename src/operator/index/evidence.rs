@@ -21,7 +21,7 @@ impl Index {
         let Some(group) = self.groups.get_mut(name) else { return };
         let Some(pod) = group.pods.get_mut(&event.uid) else { return };
         let lost = match event.step {
-            ProbeStep::Sent | ProbeStep::Waits => false,
+            ProbeStep::Sent | ProbeStep::Waits | ProbeStep::Promised(_) => false,
             // Another replica may be able to send what this one cannot.
             ProbeStep::Ended(ProbeOutcome::Void(_)) => true,
             ProbeStep::Ended(ProbeOutcome::Unanswered) => {
@@ -35,12 +35,12 @@ impl Index {
                 false
             }
         };
-        pod.probed(event);
+        let promised = pod.probed(event);
         if lost && self.reach.cuts_off(pod.node(), now) {
             pod.evidence().cut_off_until(now);
         }
         let (changed, deadline) = group.assess_pod(&event.uid, &self.leases, now);
-        if changed {
+        if changed || promised {
             self.dirty.insert(name.clone());
         }
         self.timers.at_latest(name, deadline);

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     api::{Failback, LeaderGroup, PlannedLoss, Reason, Role, Verdict},
-    election::{Member, PastChange, Policy, World},
+    election::{AgentPolicy, Member, PastChange, Policy, World},
     health::{NodeLeases, PodFacts},
     operator::{object::record::Record, trouble::Trouble},
     routing::{RoleLabelUse, stamp_of},
@@ -254,6 +254,10 @@ impl IndexedGroup {
                 failback: fails_back.then_some(spec.election.failback_delay.0),
                 leaves_before_rollout: spec.election.on_rollout == PlannedLoss::Handover,
                 on_delete: spec.on_delete,
+                agent: spec.agent.as_ref().map(|agent| AgentPolicy {
+                    lease: agent.lease_duration.0,
+                    stop_timeout: agent.stop_timeout.0,
+                }),
             },
             declared: self.record.declared(),
             history: self.history.clone(),

@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 
 use super::node_labels::Nodes;
 use crate::{
-    api::{ElectionSpec, HoldConnection, LeaderGroupSpec, PodRef, Verdict},
+    api::{ElectionSpec, HoldConnection, LeaderGroupSpec, PodRef, Promise, Verdict},
     election::{Member, Workload},
     health::{self, NodeLeases, PodEvidence, PodFacts, ProbeEvent, ProbeStep, Target, Thresholds, VoidCause},
     operator::object::record::Record,
@@ -24,6 +24,8 @@ pub(super) struct TrackedPod {
     hindrance: Option<VoidCause>,
     /// Which of the priorities match the pod's own labels, a bit for each.
     prioritized: u16,
+    /// The last probe that its agent has answered.
+    promised_by: u64,
 }
 
 impl TrackedPod {
@@ -32,7 +34,8 @@ impl TrackedPod {
         let mut evidence = PodEvidence::new(thresholds(&facts, record));
         evidence.kubelet(&facts, now);
         let prioritized = prioritized(pod, &record.object.spec.election);
-        Self { member: member(pod, &facts, record), facts, evidence, hindrance: None, prioritized }
+        let member = member(pod, &facts, record);
+        Self { member, facts, evidence, hindrance: None, prioritized, promised_by: 0 }
     }
 
     /// Takes a newer version of the pod in. Returns whether it differs in anything but its version.
@@ -40,7 +43,8 @@ impl TrackedPod {
         let facts = PodFacts::from_pod(pod, &record.object.spec);
         self.evidence.set_thresholds(thresholds(&facts, record));
         self.evidence.kubelet(&facts, now);
-        let member = Member { verdict: self.member.verdict, ..member(pod, &facts, record) };
+        let (verdict, agent) = (self.member.verdict, self.member.agent);
+        let member = Member { verdict, agent, ..member(pod, &facts, record) };
         // The next world has the new version; nothing is decided because of it.
         self.facts.resource_version.clone_from(&facts.resource_version);
         self.member.version.clone_from(&member.version);
@@ -55,14 +59,29 @@ impl TrackedPod {
         self.evidence.set_thresholds(thresholds(&self.facts, record));
     }
 
-    /// Takes in what a probe did.
-    pub(super) fn probed(&mut self, event: &ProbeEvent) {
+    /// Takes in what a probe did. Returns whether the pod's agent has promised something new.
+    pub(super) fn probed(&mut self, event: &ProbeEvent) -> bool {
         match event.step {
+            ProbeStep::Promised(promise) => return self.promised(event.seq, promise),
             ProbeStep::Sent | ProbeStep::Waits => self.evidence.probe_sent(event.seq, event.sent_at),
             ProbeStep::Ended(outcome) => self.evidence.probe_answered(event.seq, event.sent_at, outcome),
             ProbeStep::Accepted => {}
             ProbeStep::AnsweredLate => self.evidence.probe_answered_late(event.seq, event.sent_at),
         }
+        false
+    }
+
+    /// Answers may come in another order than their probes: an agent that was started again is not taken for the former
+    /// one.
+    fn promised(&mut self, seq: u64, promise: Promise) -> bool {
+        let before = self.member.agent;
+        match &mut self.member.agent {
+            Some(known) if known.boot == promise.boot || seq > self.promised_by => known.add(promise),
+            Some(_) => return false,
+            none => *none = Some(promise.into()),
+        }
+        self.promised_by = self.promised_by.max(seq);
+        self.member.agent != before
     }
 
     pub(super) fn evidence(&mut self) -> &mut PodEvidence {
@@ -169,6 +188,8 @@ fn member(pod: &Pod, facts: &PodFacts, record: &Record) -> Member {
         priority: 0,
         fencing_fits: has_its_fencing_token(pod, role, record.key.as_str()),
         verdict: Verdict::Unknown,
+        agent: None,
+        ended: facts.ended_agents.clone(),
         created: facts.created.map_or(i64::MAX, jiff::Timestamp::as_second),
         revision: revision(pod),
         workload: workload(pod),

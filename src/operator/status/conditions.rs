@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::{
-    api::{ConditionType, Reason, Role, Verdict},
-    election::{Member, Phase},
+    api::{ConditionType, HumanDuration, Reason, Role, Verdict},
+    election::{self, Member, Phase},
     operator::{
         group::Group,
         index::{IndexedGroup, coverage::ProbeCoverage, outage::Hindrance},
@@ -202,8 +202,17 @@ fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindranc
         Some(Trouble::Refused(text)) => finding(Active, false, Reason::WriteRefused, format!("{kept}{text}")),
         Some(Trouble::Unreachable(text)) => finding(Active, false, Reason::Changing, format!("{kept}{text}")),
         Some(Trouble::Lock(text)) => finding(Active, false, Reason::LockStoreUnavailable, text.clone()),
-        None => finding(Active, false, Reason::Changing, "a change of holder is under way"),
+        None => finding(Active, false, Reason::Changing, change_under_way(view.group.election())),
     }
+}
+
+fn change_under_way(election: &election::Group) -> String {
+    let mut words = "a change of holder is under way".to_owned();
+    if let Some(limit) = election.waits_for_program() {
+        let limit = HumanDuration(limit);
+        words += &format!("; it waits until the program of the former holder is over, for at most {limit}");
+    }
+    words
 }
 
 /// The condition while this pod is labelled active.

@@ -15,7 +15,7 @@ use super::{
         received::MAX_RECEIVED,
         tls,
     },
-    MAX_BODY, MAX_HEAD, ask,
+    Checked, MAX_BODY, MAX_HEAD, ask,
 };
 use crate::api::ProbeScheme;
 
@@ -32,6 +32,7 @@ fn probe(kind: ProbeKind, answer: &[u8], more: &[u8]) -> (ProbeOutcome, bool, us
     let end_of_request: &[u8] = match &kind {
         ProbeKind::HttpGet { scheme: ProbeScheme::Http, .. } => b"\r\n\r\n",
         ProbeKind::Grpc { .. } => b"\x0a\x02db",
+        ProbeKind::Agent => b"\r\n\r\n",
         _ => b"",
     };
     let runtime = runtime::Builder::new_current_thread().build().expect("no system resource is needed");
@@ -41,7 +42,8 @@ fn probe(kind: ProbeKind, answer: &[u8], more: &[u8]) -> (ProbeOutcome, bool, us
         let probe = ResolvedProbe { kind, port: 80, timeout: Duration::from_secs(1) };
         let connector = tls::connector();
         let asked = async {
-            let answer = ask(client, Ipv4Addr::LOCALHOST.into(), &probe, true, &connector).await;
+            let answer =
+                ask(client, Ipv4Addr::LOCALHOST.into(), &probe, true, &connector, &Checked::default()).await;
             (answer.outcome, answer.kept.is_some())
         };
         let serve = async {
