@@ -275,6 +275,52 @@ mod tests {
     }
 
     #[test]
+    fn the_message_of_a_terminated_container_names_the_boot_that_it_was_given_at_the_start() {
+        let boot = Boot::new([7; 32]);
+        let message = termination_message(boot);
+        assert_eq!(terminated_boot(&message), Some(boot));
+        assert_eq!(terminated_boot(&format!("last words\n{message}")), Some(boot));
+        for other in ["", "boot", "boot x", "reboot 1"] {
+            assert_eq!(terminated_boot(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_former_program_is_the_last_one_that_could_start() {
+        let run = |token: i64, cleared: bool| {
+            let boot = Boot::new([u8::try_from(token).expect("a small number"); 32]);
+            Run { cleared, ..Run::uncleared(token, boot, Duration::from_secs(10)) }
+        };
+        let one = |token: i64| Former::One(FormerRun::from(&run(token, true)));
+        let field = FormerRun::from(&run(3, true));
+        for (run, former, beside, after) in [
+            (None, None, Former::Anyone, Former::Anyone),
+            (None, Some(&field), one(3), one(3)),
+            (Some(run(5, false)), None, Former::Anyone, Former::Anyone),
+            (Some(run(5, false)), Some(&field), one(3), one(3)),
+            (Some(run(5, true)), None, Former::Over, one(5)),
+            // Term 5 was declared by a version that does not know programs, and has kept the fields of term 4.
+            (Some(run(4, true)), None, one(4), one(4)),
+            (Some(run(4, false)), Some(&field), one(3), one(3)),
+        ] {
+            assert_eq!(Former::of(5, run.as_ref(), former), beside, "{run:?} {former:?}");
+            assert_eq!(Former::after(run.as_ref(), former), after, "{run:?} {former:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_newer_version_has_added_is_kept_and_a_run_of_another_term_is_not_ones_own() {
+        let text = r#"{"token":5,"boot":"BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc","leaseMilliseconds":4000,"cleared":true,"stop":false,"new":1}"#;
+        let run: Run = serde_json::from_str(text).expect("a run");
+        let written = serde_json::to_value(&run).expect("JSON");
+        assert_eq!(written, serde_json::from_str::<Value>(text).expect("JSON"));
+        let declared = |token: i64| Declared { token, run: Some(run.clone()) };
+        assert!(declared(5).run_of(Boot::new([7; 32])).is_some());
+        assert_eq!(declared(5).run_of(Boot::new([8; 32])), None);
+        assert_eq!(declared(6).run_of(Boot::new([7; 32])), None);
+    }
+
+    #[test]
     fn a_wait_on_the_fastest_clock_outlasts_a_lease_on_the_slowest() {
         // In true time: the waiting clock gains 1 %, and the one of the lease loses 1 %.
         for lease in [Duration::from_secs(1), LONGEST_LEASE] {

@@ -21,10 +21,15 @@ pub const BUSYBOX: &str = "docker.io/library/busybox:1.37";
 pub const POSTGRES: &str = "docker.io/library/postgres:15";
 /// The operator, unless the chart's values name another image.
 pub const OPERATOR: &str = "docker.io/leadergroup/leadergroup:0.1.0";
+/// Busybox with the agent.
+pub const SUPERVISED: &str = "docker.io/leadergroup/supervised:test";
 /// The user that the public PostgreSQL image runs its server as.
 const POSTGRES_UID: u32 = 999;
 /// The user of the operator's image.
 const OPERATOR_UID: u32 = 65532;
+
+/// Where the agent is in [`SUPERVISED`].
+pub const AGENT: &str = "/usr/local/bin/leadergroup-agent";
 
 /// An image to build.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
@@ -44,6 +49,11 @@ pub enum Content {
     Busybox,
     /// Debian's PostgreSQL server, used like the public `postgres` image.
     Postgres,
+    /// Busybox, and the agent with its shared libraries.
+    Supervised {
+        /// The agent's path on this machine.
+        path: PathBuf,
+    },
     /// A program with its shared libraries, run as an unprivileged user.
     Program {
         /// The program's path on this machine.
@@ -59,6 +69,12 @@ impl Image {
         let content =
             Content::Program { path: path.to_path_buf(), installed: "/usr/local/bin/leadergroup".to_owned() };
         Self { name: name.to_owned(), content }
+    }
+
+    /// An image for programs that run under the agent at `path`.
+    pub fn supervised(path: &Path) -> Self {
+        let content = Content::Supervised { path: path.to_path_buf() };
+        Self { name: SUPERVISED.to_owned(), content }
     }
 
     /// The images that every cluster has.
@@ -137,6 +153,12 @@ async fn fill(root: &mut Root, content: &Content, folder: &Path) -> Result<()> {
             root.data("etc/passwd", b"nonroot:x:65532:65532::/:/sbin/nologin\n", 0o644)?;
             root.settings =
                 json!({ "Entrypoint": [installed], "User": format!("{OPERATOR_UID}:{OPERATOR_UID}") });
+        }
+        Content::Supervised { path } => {
+            root.busybox().await?;
+            root.program(path, AGENT.trim_start_matches('/')).await?;
+            root.folder("tmp", 0o1777)?;
+            root.settings = json!({ "Entrypoint": [AGENT], "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"] });
         }
         Content::Postgres => root.postgres().await?,
     }

@@ -2,8 +2,8 @@
 //! use.
 //!
 //! This module owns the types of the custom resource, their validation, the conditions and their reasons, and the
-//! labels and annotations on pods. It uses no other module of this crate. What agents read of the declaration is defined
-//! in their crate.
+//! labels and annotations on pods. It uses no other module of this crate. What agents read of the declaration is
+//! defined in their crate.
 
 mod agent;
 mod conditions;

@@ -93,8 +93,8 @@ impl Group {
         said || self.programs.lapses_at(former).is_some_and(|at| self.programs.now >= at)
     }
 
-    /// The program of a new term for this pod, and what may run beside it. Without an answer of the pod's agent there is
-    /// none.
+    /// The program of a new term for this pod, and what may run beside it. Without an answer of the pod's agent there
+    /// is none.
     pub(super) fn program_for(&self, pod: &PodRef) -> (Option<Run>, Option<FormerRun>) {
         let former = self.known.declared.successor_of();
         let Some((policy, agent)) = self.world.policy.agent.zip(self.agent_of(pod)) else {

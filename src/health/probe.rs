@@ -152,8 +152,9 @@ pub(super) fn main_container<'a>(
         .or_else(|| containers.first()))
 }
 
-/// The probe to run: the agent's if the group has agents, else `health.probe`, otherwise the main container's readinessProbe. None if the pod has no probe that
-/// can be run from outside (no probe, exec): then the kubelet's report counts.
+/// The probe to run: the agent's if the group has agents, otherwise `health.probe`, otherwise the main container's
+/// readinessProbe. None if the pod has no probe that can be run from outside (no probe, exec): then the kubelet's
+/// report counts.
 pub(super) fn resolve(pod: &Pod, spec: &LeaderGroupSpec) -> Result<Option<ResolvedProbe>, ProbeRefusal> {
     let container = main_container(pod, spec)?;
     let limit = |own: Duration| match spec.health.timeout {

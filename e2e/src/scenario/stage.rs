@@ -76,6 +76,8 @@ impl Stage {
                     .load_image(&Image::operator(images::OPERATOR, operator))
                     .await
                     .context("loading the operator")?;
+                let agent = Image::supervised(&beside("leadergroup-agent")?);
+                cluster.load_image(&agent).await.context("loading the agent")?;
                 Some(stage.operator.with_database(&cluster.database_url_in_cluster()))
             }
             None => stage.values_elsewhere().await?,
@@ -175,14 +177,14 @@ impl Stage {
     }
 }
 
-/// Builds the operator's program from the current working tree, so that the tests never use an old one.
+/// Builds the operator and the agent from the current working tree, so that the tests never use an old one.
 pub async fn build_operator() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build
         // The whole workspace, so that dependencies have the same features as in other builds and are not built
         // again.
-        .args(["build", "--quiet", "--workspace", "--bin", "leadergroup"])
+        .args(["build", "--quiet", "--workspace", "--bin", "leadergroup", "--bin", "leadergroup-agent"])
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
         .kill_on_drop(true);
     // The variables of an outer `cargo test` would make build scripts run again, and half of all dependencies would

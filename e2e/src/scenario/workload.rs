@@ -44,6 +44,8 @@ pub struct Workload {
     pub role_label: &'static str,
     /// Whether the operator writes the Service's endpoints.
     pub managed: bool,
+    /// The leases of the pods' agents, if they have agents.
+    pub agent_lease: Option<&'static str>,
     /// A Deployment of the same name in place of the usual one. Its pods have the label `app` with this name, and a
     /// port `http`.
     pub deployment: Option<Box<Deployment>>,
@@ -58,6 +60,7 @@ impl Default for Workload {
             retry_interval: "1s",
             role_label: ROLE_LABEL,
             managed: false,
+            agent_lease: None,
             deployment: None,
         }
     }
@@ -127,6 +130,7 @@ impl Workload {
 
     /// The group, with a name of its own for scenarios with several groups.
     pub fn group(&self, name: &str) -> Result<LeaderGroup> {
+        let agent = self.agent_lease.map(|lease| json!({ "leaseDuration": lease }));
         Ok(serde_json::from_value(json!({
             "apiVersion": "leadergroup.dev/v1alpha1",
             "kind": "LeaderGroup",
@@ -134,6 +138,7 @@ impl Workload {
             "spec": {
                 "selector": { "matchLabels": { "app": self.name } },
                 "lock": { "ttl": self.ttl, "retryInterval": self.retry_interval },
+                "agent": agent,
                 // busybox closes the connection of each probe, but serves many at a time.
                 "health": { "holdConnection": "Always" },
                 "routing": {

@@ -13,6 +13,7 @@ mod chart_upgraded;
 mod clients_view;
 mod crashing_pod;
 mod deletions;
+mod exactly_one;
 mod existing_cluster;
 mod failback;
 mod fenced_writer;
@@ -70,6 +71,7 @@ fn entries() -> Vec<Entry> {
     entries! {
         // The longest first, so that none of them runs alone at the end.
         PodFaults: existing_cluster;
+        Everything: exactly_one;
         Nothing: rollout, leaking_pod, crashing_pod, switchover, managed_endpoints, headless_service, failback;
         PodFaults: fenced_writer, frozen_pod;
         Nothing: active_pod_deleted, foreign_labels, scaled_down, scaled_to_zero, two_groups, first_promotion, group_deleted,

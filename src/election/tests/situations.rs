@@ -190,7 +190,9 @@ impl Past {
             Self::RefusedNow => group.refusals.set_time(NOW),
             Self::RefusedBefore => group.refusals.set_time(Duration::ZERO),
             Self::Unused => group.unused.granted(OWN.to_string(), "uid-b", true),
-            Self::Accepted => group.trials.accepted = Some(("uid-b".to_owned(), NOW + Duration::from_secs(1))),
+            Self::Accepted => {
+                group.trials.accepted = Some(("uid-b".to_owned(), NOW + Duration::from_secs(1)))
+            }
             Self::Regained => group.pacing.regains = NOW + Duration::from_secs(1),
         }
         if matches!(self, Self::RefusedNow | Self::RefusedBefore) {
