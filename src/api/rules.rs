@@ -71,15 +71,14 @@ pub(super) fn spec(schema: &mut Schema) {
         )
         .field_path(".health.failureThreshold"),
     );
-    add(
-        schema,
-        Rule::new("!has(self.agent) || !has(self.health.probe)")
-            .message(
-                "health.probe cannot be set together with agent, because the operator probes the agents: leave it out, \
-                 and use a livenessProbe for the program",
-            )
-            .field_path(".health.probe"),
-    );
+    probe_beside_agent(schema);
+}
+
+fn probe_beside_agent(schema: &mut Schema) {
+    let message = "health.probe cannot be set together with agent, because the operator probes the agents: leave it out, and use a \
+         livenessProbe for the program";
+    let rule = Rule::new("!has(self.agent) || !has(self.health.probe)");
+    add(schema, rule.message(message).field_path(".health.probe"));
 }
 
 pub(super) fn selector(schema: &mut Schema) {

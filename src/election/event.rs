@@ -43,6 +43,10 @@ pub enum Event {
 
 /// An action for the caller. Each is carried out by one call of bounded duration and answered by one [`Outcome`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "an effect is passed once, and declarations are as frequent as any"
+)]
 pub enum Effect {
     /// Read the lock's row, and the group by a quorum read. -> [`Outcome::Read`]
     Read,

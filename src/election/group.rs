@@ -114,13 +114,7 @@ impl Group {
 
     /// The declaration as last read or made by this replica, or the one that it is making.
     pub fn declared(&self) -> &Declaration {
-        match &self.phase {
-            Phase::Declaring { next, .. } => next,
-            Phase::Stopping { declaring: Some(next), .. } | Phase::Clearing { declaring: Some(next), .. } => {
-                next
-            }
-            _ => &self.known.declared,
-        }
+        self.phase.declaring().unwrap_or(&self.known.declared)
     }
 
     /// Whether the election is at work: this replica became the owner, and no outcome has shown since that another one

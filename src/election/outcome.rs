@@ -27,75 +27,84 @@ impl Group {
         if let Some(end) = self.rejected(&phase, &outcome, effects) {
             return end;
         }
-        match phase {
-            Phase::Reading => match outcome {
-                Outcome::Read { row, declared } => self.take_stock(row, declared, now, effects),
-                _ => self.back_off(now),
-            },
-            Phase::Regaining => match outcome {
-                Outcome::Verified(_) => self.regained(now, effects),
-                _ => self.back_off(now),
-            },
-            Phase::Verifying { holder, reason, certain } => match outcome {
-                Outcome::Verified(against) => self.verified(&holder, reason, certain, against, now, effects),
-                _ => self.back_off(now),
-            },
-            Phase::Relabelling { holder } => match outcome {
-                Outcome::Verified(against) => self.relabel(&holder, against, now, effects),
-                _ => self.back_off(now),
-            },
-            Phase::Trying(change) => self.tried(change, outcome, now, effects),
-            Phase::Stopping { change, declaring: Some(next), until } => match outcome {
-                Outcome::Declared => {
-                    self.known.declared = next;
-                    self.stopping(change, until, now, effects)
-                }
-                _ => self.back_off(now),
-            },
-            Phase::Granting { change, request, attempt } => {
+        self.take_note(&phase, &outcome);
+        match (phase, outcome) {
+            (Phase::Reading, Outcome::Read { row, declared }) => self.take_stock(row, declared, now, effects),
+            (Phase::Regaining, Outcome::Verified(_)) => self.regained(now, effects),
+            (Phase::Verifying { holder, reason, certain }, Outcome::Verified(against)) => {
+                self.verified(&holder, reason, certain, against, now, effects)
+            }
+            (Phase::Relabelling { holder }, Outcome::Verified(case)) => {
+                self.relabel(&holder, case, now, effects)
+            }
+            (Phase::Trying(change), outcome) => self.tried(change, outcome, now, effects),
+            (Phase::Stopping { change, declaring: Some(_), until }, Outcome::Declared) => {
+                self.stopping(change, until, now, effects)
+            }
+            (Phase::Granting { change, request, attempt }, outcome) => {
                 self.grant_answered(change, request, attempt, outcome, now, effects)
             }
-            Phase::Fencing(change) => self.fence_answered(change, outcome, now, effects),
-            Phase::Declaring { change, next, witness } => match outcome {
-                Outcome::Declared => {
-                    self.known.declared = next;
-                    self.declared_for(change, witness, now, effects)
-                }
-                _ => self.back_off(now),
-            },
-            Phase::Stripping { change, witness } => match outcome {
-                Outcome::Stripped => self.clear(change, witness, now, effects),
-                _ => self.back_off(now),
-            },
-            Phase::Clearing { change, witness, declaring: Some(next) } => match outcome {
-                Outcome::Declared => {
-                    self.known.declared = next;
-                    self.clear(change, witness, now, effects)
-                }
-                _ => self.back_off(now),
-            },
-            Phase::Promoting { change, conflicts } => {
+            (Phase::Fencing(change), outcome) => self.fence_answered(change, outcome, now, effects),
+            (Phase::Declaring { change, witness, .. }, Outcome::Declared) => {
+                self.declared_for(change, witness, now, effects)
+            }
+            (Phase::Stripping { change, witness }, Outcome::Stripped)
+            | (Phase::Clearing { change, witness, declaring: Some(_) }, Outcome::Declared) => {
+                self.clear(change, witness, now, effects)
+            }
+            (Phase::Promoting { change, conflicts }, outcome) => {
                 self.promotion_answered(change, conflicts, outcome, now, effects)
             }
-            Phase::Rechecking { change, conflicts } => {
+            (Phase::Rechecking { change, conflicts }, outcome) => {
                 self.recheck_answered(change, conflicts, outcome, now, effects)
             }
-            Phase::Confirming { change, .. } => self.confirmation_answered(change, &outcome, now, effects),
-            Phase::Vacating(attempt) => match outcome {
-                Outcome::Vacated => self.vacated(effects),
-                outcome if attempt.is_open_after(&outcome) => Phase::Vacating(self.repeat_later(now)),
-                _ => self.back_off(now),
-            },
-            Phase::Repairing => self.repair_answered(&outcome, now),
-            Phase::Retiring(retirement) => self.retired(retirement, &outcome, now, effects),
+            (Phase::Confirming { change, .. }, outcome) => {
+                self.confirm_answered(change, &outcome, now, effects)
+            }
+            (Phase::Vacating(attempt), outcome) => self.release_answered(attempt, &outcome, now, effects),
+            (Phase::Repairing, outcome) => self.repair_answered(&outcome, now),
+            (Phase::Retiring(retirement), outcome) => self.retired(retirement, &outcome, now, effects),
+            (
+                Phase::Reading
+                | Phase::Regaining
+                | Phase::Verifying { .. }
+                | Phase::Relabelling { .. }
+                | Phase::Stopping { .. }
+                | Phase::Declaring { .. }
+                | Phase::Stripping { .. }
+                | Phase::Clearing { .. },
+                _,
+            ) => self.back_off(now),
             // They await no outcome.
-            Phase::Observing
-            | Phase::BackingOff { .. }
-            | Phase::Resuming { .. }
-            | Phase::Stable
-            | Phase::Stopping { .. }
-            | Phase::Clearing { .. }
-            | Phase::Retired => phase,
+            (
+                phase @ (Phase::Observing
+                | Phase::BackingOff { .. }
+                | Phase::Resuming { .. }
+                | Phase::Stable
+                | Phase::Retired),
+                _,
+            ) => phase,
+        }
+    }
+
+    /// A declaration that was made is what is known from now on.
+    fn take_note(&mut self, phase: &Phase, outcome: &Outcome) {
+        if let Some(made) = phase.declaring().filter(|_| matches!(outcome, Outcome::Declared)) {
+            self.known.declared = made.clone();
+        }
+    }
+
+    fn release_answered(
+        &mut self,
+        attempt: Attempt,
+        outcome: &Outcome,
+        now: Duration,
+        effects: &mut Effects,
+    ) -> Phase {
+        match outcome {
+            Outcome::Vacated => self.vacated(effects),
+            outcome if attempt.is_open_after(outcome) => Phase::Vacating(self.repeat_later(now)),
+            _ => self.back_off(now),
         }
     }
 
@@ -252,7 +261,7 @@ impl Group {
         }
     }
 
-    fn confirmation_answered(
+    fn confirm_answered(
         &mut self,
         change: Change,
         outcome: &Outcome,

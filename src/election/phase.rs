@@ -224,6 +224,15 @@ impl Phase {
         )
     }
 
+    /// The declaration that is being made.
+    pub(super) fn declaring(&self) -> Option<&Declaration> {
+        match self {
+            Self::Declaring { next, .. } => Some(next),
+            Self::Stopping { declaring, .. } | Self::Clearing { declaring, .. } => declaring.as_ref(),
+            _ => None,
+        }
+    }
+
     /// Whether it can only end with an answer of the database.
     pub(super) fn needs_the_lock(&self) -> bool {
         matches!(

@@ -211,8 +211,8 @@ fn readiness(status: &PodStatus) -> Readiness {
 /// of the agent has ended.
 fn ended_agents(status: &PodStatus) -> Vec<Boot> {
     let containers = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
-    let states = containers.flat_map(|container| [&container.state, &container.last_state]);
-    let terminated = states.filter_map(|state| state.as_ref()?.terminated.as_ref());
+    let ends = containers.flat_map(|container| [&container.state, &container.last_state]);
+    let terminated = ends.filter_map(|state| state.as_ref()?.terminated.as_ref());
     terminated.filter_map(|ended| terminated_boot(ended.message.as_deref()?)).collect()
 }
 

@@ -19,6 +19,7 @@ use crate::{
     stage::{KEY, Stage},
 };
 
+#[allow(clippy::large_enum_variant, reason = "a test has few of them")]
 enum Change {
     Pod { name: String, uid: String, role: Role, token: i64 },
     PodGone(String),

@@ -27,6 +27,7 @@ const LONGEST_KILL: u64 = SECOND * 49 / 100;
 const LEASES: [Duration; 2] = [Duration::from_secs(3), LONGEST];
 
 /// Something that happens at a point in time.
+#[allow(clippy::large_enum_variant, reason = "few messages are on their way at a time")]
 enum What {
     /// A replica does something.
     Replica(usize),
