@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::{
     event::Ticket,
+    former::Programs,
     knowledge::Knowledge,
     lapses::Lapses,
     pacing::{Delays, Pacing, Stamping},
     phase::Phase,
-    program::Programs,
     refusal::{Refusals, Refused},
     request::LastRequest,
     unused::UnusedTerms,

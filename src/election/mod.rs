@@ -53,6 +53,7 @@ mod change;
 mod evaluate;
 mod event;
 mod fence;
+mod former;
 mod group;
 mod knowledge;
 mod lapses;

@@ -39,6 +39,7 @@ fn facts() -> PodFacts {
         readiness: Readiness::Ready,
         container_problem: None,
         restarts: Some(restarts(0)),
+        ended_agents: Vec::new(),
         role: None,
         stamp: None,
         probe: Ok(Some(ResolvedProbe { kind: ProbeKind::TcpSocket, port: 80, timeout: ms(TIMEOUT) })),
@@ -53,6 +54,21 @@ fn ready() -> PodEvidence {
     let mut evidence = PodEvidence::new(thresholds());
     evidence.kubelet(&facts(), ms(0));
     evidence
+}
+
+#[test]
+fn the_program_of_a_supervised_holder_may_need_time_to_start() {
+    let probe = ResolvedProbe { kind: ProbeKind::Agent, port: 9470, timeout: ms(TIMEOUT) };
+    for (kind, counts) in [(ProbeKind::Agent, false), (ProbeKind::TcpSocket, true)] {
+        let mut evidence = PodEvidence::new(thresholds());
+        let facts = PodFacts { probe: Ok(Some(ResolvedProbe { kind, ..probe.clone() })), ..facts() };
+        evidence.kubelet(&facts, ms(0));
+        evidence.kubelet(&PodFacts { readiness: Readiness::NotReady, ..facts }, ms(1));
+        let against = Verdict::Failing(Reason::PodNotReady);
+        assert_eq!(of_holder(&evidence, 2) == against, counts);
+        let candidate = evidence.verdict(JudgedAs::Candidate, &NodeLease::default(), ms(2));
+        assert_eq!(candidate, against, "a standby that was ready could start before");
+    }
 }
 
 fn of_holder(evidence: &PodEvidence, now: u64) -> Verdict {

@@ -4,7 +4,7 @@ use std::{net::IpAddr, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use leadergroup::{
-    api::{LeaderGroupSpec, ProbeScheme, Stamp},
+    api::{Boot, LeaderGroupSpec, ProbeScheme, Stamp},
     health::{
         ContainerProblem, PodFacts, PodPhase, ProbeKind, ProbeRefusal, Readiness, ResolvedProbe, Restarts,
     },
@@ -79,6 +79,7 @@ fn a_working_pod_is_read_whole() {
         readiness: Readiness::Ready,
         container_problem: None,
         restarts: Some(Restarts { container: "web".into(), count: 2 }),
+        ended_agents: Vec::new(),
         role: Some("standby".into()),
         stamp: Some(Stamp { group: "g1".into(), token: 7 }),
         probe: Ok(Some(ResolvedProbe {
@@ -93,6 +94,23 @@ fn a_working_pod_is_read_whole() {
     };
     assert_eq!(facts, expected, "the probe's own timeout of 3 s is limited to the interval");
     assert_eq!(facts.target().map(|(ip, probe)| (ip, probe.port)), Some(([198, 18, 0, 7].into(), 8080)));
+}
+
+#[test]
+fn a_terminated_container_names_the_start_of_the_agent_that_has_ended() {
+    let boots = [[1; 32], [2; 32], [3; 32]].map(Boot::new);
+    let ended = |boot| json!({ "terminated": { "exitCode": 1, "message": format!("boot {boot}\n") } });
+    let container = |name: &str, state: Value, last: Value| {
+        json!({ "name": name, "image": "", "imageID": "", "ready": true, "restartCount": 1,
+            "state": state, "lastState": last })
+    };
+    let mut pod = pod();
+    pod["status"]["containerStatuses"] = json!([
+        container("web", json!({ "running": {} }), ended(boots[0])),
+        container("proxy", ended(boots[1]), json!({ "terminated": { "exitCode": 0 } })),
+    ]);
+    pod["status"]["initContainerStatuses"] = json!([container("agent", ended(boots[2]), json!({}))]);
+    assert_eq!(read(pod, json!({})).ended_agents, boots);
 }
 
 #[test]

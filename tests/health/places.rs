@@ -189,7 +189,7 @@ async fn the_silence_of_a_pod_is_found_although_few_probes_are_sent() {
                 evidence.probe_answered(event.seq, event.sent_at, outcome);
                 unanswered += usize::from(outcome == ProbeOutcome::Unanswered);
             }
-            ProbeStep::Accepted => {}
+            ProbeStep::Accepted | ProbeStep::Promised(_) => {}
             ProbeStep::AnsweredLate => panic!("{event:?}"),
         }
         let now = monotonic();

@@ -352,7 +352,7 @@ async fn each_probe_is_numbered_on_time_and_on_a_fresh_connection() {
             }
             // On a busy machine a turn comes before the last answer.
             ProbeStep::Waits | ProbeStep::Accepted => {}
-            ProbeStep::AnsweredLate => panic!("{event:?}"),
+            ProbeStep::AnsweredLate | ProbeStep::Promised(_) => panic!("{event:?}"),
         }
     }
     for (n, pair) in sent.windows(2).enumerate() {
@@ -431,7 +431,9 @@ async fn a_new_probe_goes_out_although_the_last_was_not_answered_but_few_wait_at
                     ended += 1;
                 }
                 ProbeStep::Accepted => {}
-                step @ (ProbeStep::Ended(_) | ProbeStep::AnsweredLate) => panic!("{step:?}"),
+                step @ (ProbeStep::Ended(_) | ProbeStep::AnsweredLate | ProbeStep::Promised(_)) => {
+                    panic!("{step:?}")
+                }
             }
             most = most.max(waiting.len());
         }

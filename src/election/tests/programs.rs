@@ -11,8 +11,8 @@ pub(super) fn boot(name: &str) -> Boot {
 }
 
 /// What the agent of this pod says: nothing starts below the floor.
-pub(super) fn says(name: &str, floor: i64, idle: bool) -> Option<Promised> {
-    Some(Promise { boot: boot(name), floor, idle }.into())
+pub(super) fn says(name: &str, floor: i64, idle: bool) -> Promised {
+    Promise { boot: boot(name), floor, idle }.into()
 }
 
 fn cleared(token: i64, name: &str) -> Run {
@@ -25,7 +25,7 @@ pub(super) fn supervised() -> World {
     world.policy.agent = Some(AgentPolicy { lease: LEASE, stop_timeout: STOP_TIMEOUT });
     world.declared.run = Some(cleared(5, "a"));
     for (at, name) in ["a", "b", "c"].into_iter().enumerate() {
-        world.members[at].agent = says(name, 5, name != "a");
+        world.members[at].agent = Some(says(name, 5, name != "a"));
     }
     world
 }
@@ -43,7 +43,7 @@ fn requested() -> World {
 
 /// The program of a has ended, by the word of its agent.
 fn over(mut world: World) -> World {
-    world.members[0].agent = says("a", 6, true);
+    world.members[0].agent = Some(says("a", 6, true));
     world
 }
 
@@ -119,7 +119,7 @@ fn after_a_failover_the_program_starts_when_the_lease_of_the_former_one_is_over(
 #[test]
 fn the_word_of_the_agent_or_the_kubelet_ends_the_wait() {
     let mut word = silent();
-    word.members[0].agent = says("a", 6, true);
+    word.members[0].agent = Some(says("a", 6, true));
     let mut ended = silent();
     ended.members[0].ended = vec![boot("z"), boot("a")];
     for world in [word, ended] {
@@ -132,11 +132,11 @@ fn the_word_of_the_agent_or_the_kubelet_ends_the_wait() {
 #[test]
 fn no_other_word_ends_the_wait() {
     let mut low = silent();
-    low.members[0].agent = says("a", 5, true);
+    low.members[0].agent = Some(says("a", 5, true));
     let mut runs = silent();
-    runs.members[0].agent = says("a", 7, false);
+    runs.members[0].agent = Some(says("a", 7, false));
     let mut restarted = silent();
-    restarted.members[0].agent = says("z", 9, true);
+    restarted.members[0].agent = Some(says("z", 9, true));
     let mut other_ended = silent();
     other_ended.members[0].ended = vec![boot("z")];
     let mut gone = silent();
@@ -218,7 +218,7 @@ fn a_holder_whose_program_cannot_run_gets_a_new_term() {
         world
     };
     let mut restarted = supervised();
-    restarted.members[0].agent = says("z", 0, true);
+    restarted.members[0].agent = Some(says("z", 0, true));
     let left_behind = Run { stop: true, ..cleared(5, "a") };
     let worlds = [
         ("its container was restarted", restarted),
@@ -282,11 +282,11 @@ fn the_first_program_of_a_group_waits_for_one_of_a_group_of_the_same_name() {
 #[test]
 fn a_term_is_above_what_the_agent_has_seen_and_none_begins_without_an_answer() {
     let mut world = silent();
-    world.members[1].agent = says("b", 40, true);
+    world.members[1].agent = Some(says("b", 40, true));
     let mut case = Case::stable(world.clone());
     assert_eq!(case.grant().floor, 39);
     // It has seen a larger token in the meantime.
-    world.members[1].agent = says("b", 50, true);
+    world.members[1].agent = Some(says("b", 50, true));
     let (ticket, _) = case.asked[0];
     case.step(Event::Outcome(ticket, Outcome::Granted { token: 41 }, world.clone()));
     assert!(case.asked.is_empty(), "{:?}", case.asked);

@@ -191,7 +191,7 @@ impl Past {
             Self::RefusedBefore => group.refusals.set_time(Duration::ZERO),
             Self::Unused => group.unused.granted(OWN.to_string(), "uid-b", true),
             Self::Accepted => {
-                group.trials.accepted = Some(("uid-b".to_owned(), NOW + Duration::from_secs(1)))
+                group.trials.accepted = Some(("uid-b".to_owned(), NOW + Duration::from_secs(1)));
             }
             Self::Regained => group.pacing.regains = NOW + Duration::from_secs(1),
         }
@@ -268,7 +268,7 @@ fn with_agents(world: &mut World, over: bool) {
     world.policy.agent = supervised().policy.agent;
     for member in &mut world.members {
         let idle = member.pod.name != "a" || over;
-        member.agent = says(&member.pod.name, 6, idle);
+        member.agent = Some(says(&member.pod.name, 6, idle));
     }
 }
 
