@@ -51,6 +51,9 @@ enum Action {
         /// The name of the operator's image.
         #[arg(long, default_value = images::OPERATOR)]
         operator_image: String,
+        /// Load an image of busybox with the agent, this program, on every node.
+        #[arg(long, value_name = "PROGRAM")]
+        agent: Option<PathBuf>,
         /// kube-proxy's minSyncPeriod in milliseconds; 1000 is kube-proxy's default.
         #[arg(long, default_value_t = 1000)]
         proxy_min_sync_period_ms: u64,
@@ -137,11 +140,13 @@ async fn run(action: Action) -> Result<()> {
             programs::build(&state::cache()?).await?;
             Ok(())
         }
-        Action::Up { nodes, operator, operator_image, proxy_min_sync_period_ms } => {
+        Action::Up { nodes, operator, operator_image, agent, proxy_min_sync_period_ms } => {
+            let agent = agent.iter().map(|path| Image::supervised(path));
+            let operator = operator.iter().map(|path| Image::operator(&operator_image, path));
             let config = Config {
                 nodes,
                 proxy_min_sync_period: Duration::from_millis(proxy_min_sync_period_ms),
-                images: operator.iter().map(|path| Image::operator(&operator_image, path)).collect(),
+                images: operator.chain(agent).collect(),
             };
             if let Ok(running) = Cluster::attach() {
                 progress("a cluster is already running: using it unchanged");

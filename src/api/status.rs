@@ -165,6 +165,13 @@ pub struct Declaration {
 }
 
 impl Declaration {
+    /// Whether this may be declared in place of another one: it is of a later term, or of the same one, and differs in
+    /// what it says about programs.
+    pub fn may_replace(&self, previous: &Self) -> bool {
+        let (run, former) = (previous.run.clone(), previous.former.clone());
+        self.token > previous.token || (self != previous && Self { run, former, ..self.clone() } == *previous)
+    }
+
     /// What may run beside the program of this term.
     pub fn former(&self) -> Former {
         Former::of(self.token, self.run.as_ref(), self.former.as_ref())

@@ -53,7 +53,7 @@ impl Router {
         previous: &Declaration,
         next: &Declaration,
     ) -> Result<Declared, RoutingError> {
-        if next.token <= previous.token {
+        if !next.may_replace(previous) {
             return Ok(Declared::Outdated);
         }
         let steps = json!([

@@ -1,7 +1,9 @@
 //! Tests of the writes to the group: declaration, status, finalizer.
 
+use std::time::Duration;
+
 use leadergroup::{
-    api::{Declaration, FINALIZER, LeaderGroupStatus},
+    api::{Boot, Declaration, FINALIZER, FormerRun, LeaderGroupStatus, Run},
     routing::{Declared, Reported, RoutingError},
 };
 use serde_json::json;
@@ -51,6 +53,29 @@ async fn a_declaration_is_replaced_whatever_a_user_has_written_into_it() {
         last = stage.declared().await;
         assert_eq!(last, next);
     }
+}
+
+/// The program of a term is cleared and stopped under its token.
+#[tokio::test]
+async fn what_is_said_of_a_program_changes_within_its_term() {
+    let stage = Stage::new("programs").await;
+    let a = stage.pod("a").await;
+    let lease = Duration::from_secs(10);
+    let run = Run::uncleared(1, Boot::new([7; 32]), lease);
+    let former = Some(FormerRun::from(&Run::uncleared(0, Boot::new([6; 32]), lease)));
+    let begun = Declaration { run: Some(run.clone()), former, ..term(1, &a, &[]) };
+    let cleared = Run { cleared: true, ..run };
+    let may_start = Declaration { run: Some(cleared.clone()), former: None, ..term(1, &a, &[]) };
+    let stopped = Declaration { run: Some(Run { stop: true, ..cleared }), ..may_start.clone() };
+    let mut last = Declaration::default();
+    for next in [begun.clone(), may_start, stopped] {
+        let declared = stage.router.declare(&stage.group, &last, &next).await.unwrap();
+        assert_eq!(declared, Declared::Done, "after {last:?}");
+        last = stage.declared().await;
+        assert_eq!(last, next);
+    }
+    let late = Declaration { run: None, ..begun.clone() };
+    assert_eq!(stage.router.declare(&stage.group, &begun, &late).await.unwrap(), Declared::Outdated);
 }
 
 fn written(reported: Reported) -> LeaderGroupStatus {

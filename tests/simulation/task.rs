@@ -201,7 +201,7 @@ impl Task {
             Effect::Vacate { token } => database(Statement::Vacate { token: *token }),
             Effect::Tombstone => database(Statement::Tombstone { group: self.group, floor: self.floor }),
             Effect::Declare { previous, next } if self.stage == 0 => {
-                if next.token <= previous.token {
+                if !next.may_replace(previous) {
                     return ended(Outcome::Rejected(Rejection::Outdated));
                 }
                 let (previous, next) = (previous.clone(), next.clone());

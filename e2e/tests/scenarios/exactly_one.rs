@@ -29,7 +29,7 @@ journal() {
   read -r begin rest </proc/uptime
   while read -r up rest </proc/uptime; do echo "$up"; sleep 0.01; done >>"/journal/$LEADERGROUP_TOKEN.$LEADERGROUP_POD.$begin.$1"
 }
-echo $$ >/tmp/program
+read -r pid rest </proc/self/stat; echo "$pid" >/tmp/program
 (trap '' TERM; journal child) &
 trap 'sleep 0.2; exit 0' TERM
 journal own

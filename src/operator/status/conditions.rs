@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::{
-    api::{ConditionType, HumanDuration, Reason, Role, Verdict},
+    api::{ConditionType, Former, HumanDuration, Reason, Role, Verdict},
     election::{self, Member, Phase},
     operator::{
         group::Group,
@@ -210,7 +210,11 @@ fn change_under_way(election: &election::Group) -> String {
     let mut words = "a change of holder is under way".to_owned();
     if let Some(limit) = election.waits_for_program() {
         let limit = HumanDuration(limit);
-        words += &format!("; it waits until the program of the former holder is over, for at most {limit}");
+        let whose = match election.declared().former() {
+            Former::Anyone => "of an earlier LeaderGroup of this name",
+            Former::One(_) | Former::Over => "of the former holder",
+        };
+        words += &format!("; it waits until a program {whose} is certainly over, for at most {limit}");
     }
     words
 }
