@@ -2,6 +2,7 @@
 //!
 //! It decides nothing. All that it tells the supervisor is what a read showed, and when that was sent.
 
+mod endpoints;
 mod reads;
 mod server;
 mod shared;
@@ -35,14 +36,16 @@ pub fn run(settings: NetworkSettings) -> Result<()> {
             read_at: watch::Sender::default(),
             changed: Notify::new(),
         });
-        let listener = server::listen(shared.settings.port).await?;
+        let listener = endpoints::listen(shared.settings.port).await?;
         let client = kube::Client::try_default().await.context(
             "the API server is not known: the pod needs a service account whose token is mounted \
              (automountServiceAccountToken)",
         )?;
+        let asked = shared.clone();
+        let answer = move |path| endpoints::answer(path, asked.clone());
         tokio::select! {
             ended = supervisor::receive(received, &shared.supervisor, &shared.state) => ended,
-            ended = server::serve(listener, shared.clone()) => ended,
+            () = server::serve(listener, answer) => Ok(()),
             () = reads::read(&client, &shared) => Ok(()),
             () = reads::watch(&client, &shared) => Ok(()),
         }

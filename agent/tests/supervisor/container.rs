@@ -133,6 +133,18 @@ impl Container {
         (promise.floor, promise.idle)
     }
 
+    /// A new connection to the agent.
+    pub fn connect(&self) -> TcpStream {
+        let mut connected = None;
+        eventually("a connection", || {
+            connected = TcpStream::connect(("127.0.0.1", self.port)).ok();
+            connected.is_some()
+        });
+        let stream = connected.unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream
+    }
+
     /// The processes of the container whose command lines contain these words. The agent's contains the program's.
     fn found(&self, words: &str, of_agent: bool) -> Vec<String> {
         let own = self.directory.path().to_owned();

@@ -7,7 +7,10 @@
 mod api_server;
 mod container;
 
-use std::time::{Duration, Instant};
+use std::{
+    io::{Read as _, Write as _},
+    time::{Duration, Instant},
+};
 
 use api_server::ApiServer;
 use container::{Container, eventually};
@@ -128,6 +131,38 @@ fn signals_reach_the_program_and_a_container_that_is_ended_starts_nothing() {
     standby.signal("run --group", "TERM");
     assert_eq!(standby.status(), 0);
     assert_eq!(standby.read("ran"), None);
+}
+
+#[test]
+fn the_operator_is_answered_on_one_connection_whoever_else_holds_connections_open() {
+    let api = ApiServer::start();
+    let container = Container::start(&api, "exec sleep 1003");
+    container.boot();
+    let mut operators = container.connect();
+    let mut ask = || {
+        operators.write_all(b"GET /answer HTTP/1.1\r\nHost: agent\r\n\r\n").unwrap();
+        let mut text = Vec::new();
+        while !text.ends_with(b"\"}") {
+            let mut bytes = [0; 1024];
+            let length = operators.read(&mut bytes).unwrap();
+            assert!(length > 0, "closed");
+            text.extend_from_slice(&bytes[..length]);
+        }
+        assert!(text.starts_with(b"HTTP/1.1 200"));
+    };
+    ask();
+    let mut slow = Vec::new();
+    for _ in 0..200 {
+        let mut stream = container.connect();
+        // The agent may have closed it.
+        let _ = stream.write_all(b"GET /answer HTTP/1.1\r\n");
+        slow.push(stream);
+    }
+    ask();
+    assert_eq!(container.answer(), (0, true), "on a new connection");
+    container.signal("run --group", "TERM");
+    assert_eq!(container.status(), 0);
+    assert_eq!(operators.read(&mut [0; 1]).unwrap_or(0), 0, "it is seen at once");
 }
 
 #[test]
