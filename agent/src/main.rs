@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand};
 use leadergroup_agent::{
     machine::Settings,
-    network::{self, NetworkSettings},
+    network::{self, NetworkSettings, ReadyCheck},
     supervisor::{self, Supervised},
 };
 
@@ -68,6 +68,10 @@ struct NetworkArgs {
     /// How often the LeaderGroup is read while no term of this pod is declared
     #[arg(long, value_name = "SECONDS", default_value_t = 3)]
     interval: u64,
+    /// How /ready asks the program while it runs: http://:PORT/PATH or tcp://:PORT, on localhost; default: a program that
+    /// runs is ready
+    #[arg(long, value_name = "URL")]
+    ready: Option<ReadyCheck>,
 }
 
 impl NetworkArgs {
@@ -82,9 +86,11 @@ impl NetworkArgs {
     /// The same for the network process.
     fn arguments(&self, namespace: &str) -> Vec<OsString> {
         let (port, interval) = (self.port.to_string(), self.interval.to_string());
+        let ready = self.ready.as_ref().map(ToString::to_string);
         let all =
             ["--group", &self.group, "--namespace", namespace, "--port", &port, "--interval", &interval];
-        all.into_iter().map(OsString::from).collect()
+        let ready = ready.iter().flat_map(|check| ["--ready", check]);
+        all.into_iter().chain(ready).map(OsString::from).collect()
     }
 }
 
@@ -117,7 +123,8 @@ fn perform(command: Command) -> Result<u8> {
         }
         Command::Network(args) => {
             let (namespace, interval) = (args.namespace()?, Duration::from_secs(args.interval.max(1)));
-            network::run(NetworkSettings { namespace, group: args.group, port: args.port, interval })?;
+            let NetworkArgs { group, port, ready, .. } = args;
+            network::run(NetworkSettings { namespace, group, port, interval, ready })?;
             Ok(0)
         }
     }

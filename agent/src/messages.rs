@@ -6,7 +6,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{answer::Answer, contract::Declared, machine::Why, moment::Moment};
+use crate::{
+    answer::Answer,
+    contract::{Boot, Declared},
+    machine::Why,
+    moment::Moment,
+};
 
 /// The longest line that is read.
 pub const LONGEST: usize = 16 * 1024;
@@ -43,18 +48,24 @@ pub enum ToNetwork {
         /// The signed answer.
         answer: Answer,
     },
-    /// The state of the program has changed.
+    /// Something of the supervisor's state has changed.
     State(State),
 }
 
-/// What the program does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What the supervisor knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct State {
+    /// The start of the agent; none before the supervisor has said anything.
+    pub boot: Option<Boot>,
+    /// Nothing starts under a token below this one.
+    pub floor: i64,
     /// The token under which the program runs.
     pub token: Option<i64>,
     /// Why it has to end.
     pub ends: Option<Why>,
+    /// The container is being ended: nothing starts any more, and the program was told to end.
+    pub leaves: bool,
 }
 
 /// Complete lines of a stream that arrives in pieces.

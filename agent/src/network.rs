@@ -3,6 +3,8 @@
 //! It decides nothing. All that it tells the supervisor is what a read showed, and when that was sent.
 
 mod endpoints;
+mod program;
+mod readiness;
 mod reads;
 mod server;
 mod shared;
@@ -15,8 +17,10 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tokio::sync::{Notify, watch};
 
 use crate::log;
+use program::Program;
 use shared::Shared;
 
+pub use program::{NoReadyCheck, ReadyCheck};
 pub use shared::NetworkSettings;
 
 /// Runs until the supervisor ends.
@@ -30,10 +34,11 @@ pub fn run(settings: NetworkSettings) -> Result<()> {
     runtime.block_on(async {
         let (supervisor, received) = supervisor::connect()?;
         let shared = Arc::new(Shared {
+            program: Program::new(settings.ready.clone()),
             settings,
             supervisor,
             state: watch::Sender::default(),
-            read_at: watch::Sender::default(),
+            last_read: watch::Sender::default(),
             changed: Notify::new(),
         });
         let listener = endpoints::listen(shared.settings.port).await?;

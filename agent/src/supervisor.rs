@@ -294,9 +294,14 @@ impl Supervisor {
     }
 
     fn tell(&mut self) {
-        let state =
-            State { token: self.machine.running().map(|(token, _)| token), ends: self.machine.ends() };
-        if state != self.told && self.send(&ToNetwork::State(state)) {
+        let state = State {
+            boot: Some(self.keys.boot()),
+            floor: self.machine.promise().floor,
+            token: self.machine.running().map(|(token, _)| token),
+            ends: self.machine.ends(),
+            leaves: self.leaves,
+        };
+        if state != self.told && self.send(&ToNetwork::State(state.clone())) {
             self.told = state;
         }
     }

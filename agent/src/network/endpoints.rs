@@ -7,6 +7,7 @@ use http::StatusCode;
 use tokio::{net::TcpListener, time::timeout};
 
 use super::{
+    readiness::{Readiness, judge},
     server::{Answer, json, text},
     shared::Shared,
 };
@@ -30,7 +31,7 @@ pub(super) async fn listen(port: u16) -> Result<TcpListener> {
 pub(super) async fn answer(path: String, shared: Arc<Shared>) -> Answer {
     match path.as_str() {
         "/answer" => promise(&shared).await,
-        "/ready" => match ready(&shared) {
+        "/ready" => match ready(&shared).await {
             Ok(why) => text(StatusCode::OK, format!("{why}\n")),
             Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
         },
@@ -48,18 +49,25 @@ async fn promise(shared: &Shared) -> Answer {
     }
 }
 
-/// A standby is ready if it could start the program: its reads are answered. While the program runs, the program
-/// reports its own readiness.
-fn ready(shared: &Shared) -> Result<String, String> {
-    if shared.state.borrow().token.is_some() {
-        return Ok("the program runs".to_owned());
-    }
-    let longest = shared.settings.interval * FRESH_INTERVALS;
-    match shared.read_at.borrow().map(|at| Moment::now().since(at)) {
-        Some(age) if age <= longest => Ok("the program could start".to_owned()),
-        Some(age) => {
-            Err(format!("the LeaderGroup was last read {} s ago; see the agent's log", age.as_secs()))
+/// Whether the pod is ready, and why it is or is not.
+async fn ready(shared: &Shared) -> Result<String, String> {
+    let token = match readiness(shared) {
+        Readiness::CouldStart => return Ok("the program could start".to_owned()),
+        Readiness::Not(why) => return Err(why),
+        Readiness::IfProgram(token) => token,
+    };
+    let answer = shared.program.ready(token).await;
+    // The program may have been told to end while it was asked.
+    match readiness(shared) {
+        Readiness::IfProgram(still) if still == token => {
+            answer.map(|()| "the program runs".to_owned()).map_err(|error| format!("the program: {error}"))
         }
-        None => Err("the LeaderGroup was not read yet; see the agent's log".to_owned()),
+        Readiness::Not(why) => Err(why),
+        Readiness::IfProgram(_) | Readiness::CouldStart => Err("the program has ended".to_owned()),
     }
+}
+
+fn readiness(shared: &Shared) -> Readiness {
+    let (state, read) = (shared.state.borrow(), shared.last_read.borrow());
+    judge(&state, read.as_ref(), Moment::now(), shared.settings.interval * FRESH_INTERVALS)
 }

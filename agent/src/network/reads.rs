@@ -12,7 +12,7 @@ use kube::{
 use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 
-use super::shared::Shared;
+use super::{readiness::LastRead, shared::Shared};
 use crate::{contract::Declared, log::say, messages::ToSupervisor, moment::Moment};
 
 /// The pause after a watch that ended.
@@ -56,7 +56,8 @@ pub(super) async fn read(client: &Client, shared: &Shared) {
                 if std::mem::take(&mut failures) > 0 {
                     say("the LeaderGroup can be read again");
                 }
-                shared.read_at.send_replace(Some(sent_at));
+                // Before the supervisor knows: the pod is not ready any more when the program may start.
+                shared.last_read.send_replace(Some(LastRead { sent_at, shown: shown.clone() }));
                 let lease = shown.as_ref().and_then(|declared| Some(declared.run.as_ref()?.lease));
                 let of_lease = lease.map_or(shared.settings.interval, |lease| lease / READS_IN_LEASE);
                 interval = of_lease.min(shared.settings.interval).max(SHORTEST_INTERVAL);

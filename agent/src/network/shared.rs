@@ -4,8 +4,12 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
-use super::supervisor::ToldSupervisor;
-use crate::{messages::State, moment::Moment};
+use super::{
+    program::{Program, ReadyCheck},
+    readiness::LastRead,
+    supervisor::ToldSupervisor,
+};
+use crate::messages::State;
 
 /// What the network process needs to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +22,8 @@ pub struct NetworkSettings {
     pub port: u16,
     /// The longest time between two reads of the declaration.
     pub interval: Duration,
+    /// How to ask the program whether it is ready; without this it is as soon as it runs.
+    pub ready: Option<ReadyCheck>,
 }
 
 /// What the tasks of the process share.
@@ -25,10 +31,11 @@ pub struct NetworkSettings {
 pub(super) struct Shared {
     pub(super) settings: NetworkSettings,
     pub(super) supervisor: ToldSupervisor,
-    /// What the program does.
+    /// What the supervisor has said.
     pub(super) state: watch::Sender<State>,
-    /// When the last read that was answered was sent.
-    pub(super) read_at: watch::Sender<Option<Moment>>,
+    /// The last read that was answered.
+    pub(super) last_read: watch::Sender<Option<LastRead>>,
+    pub(super) program: Program,
     /// Asks for a read at once.
     pub(super) changed: Notify,
 }

@@ -45,17 +45,28 @@ impl Container {
     }
 
     pub fn start_command(api: &ApiServer, command: &[&str]) -> Self {
+        Self::start_with(api, &[], command)
+    }
+
+    /// The same, with more arguments for the agent.
+    pub fn start_with(api: &ApiServer, arguments: &[&str], command: &[&str]) -> Self {
         let directory = TempDir::new().unwrap();
         let log = fs::File::create(directory.path().join("log")).unwrap();
-        Self::start_in(directory, api, command, log.into())
+        Self::start_in(directory, api, arguments, command, log.into())
     }
 
     /// The same, with a log that nothing reads.
     pub fn start_unread(api: &ApiServer, command: &[&str]) -> Self {
-        Self::start_in(TempDir::new().unwrap(), api, command, Stdio::piped())
+        Self::start_in(TempDir::new().unwrap(), api, &[], command, Stdio::piped())
     }
 
-    fn start_in(directory: TempDir, api: &ApiServer, command: &[&str], log: Stdio) -> Self {
+    fn start_in(
+        directory: TempDir,
+        api: &ApiServer,
+        arguments: &[&str],
+        command: &[&str],
+        log: Stdio,
+    ) -> Self {
         let file = |name: &str| directory.path().join(name);
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "test",
@@ -77,6 +88,7 @@ impl Container {
             .args(["--stop-timeout", "60", "--port", &port.to_string()])
             .arg("--termination-log")
             .arg(file("termination-log"))
+            .args(arguments)
             .arg("--")
             .args(command)
             .env("KUBECONFIG", file("config"))
@@ -95,6 +107,10 @@ impl Container {
 
     pub fn read(&self, name: &str) -> Option<String> {
         fs::read_to_string(self.file(name)).ok()
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        fs::write(self.file(name), text).unwrap();
     }
 
     pub fn modified(&self, name: &str) -> Option<SystemTime> {
@@ -118,19 +134,28 @@ impl Container {
 
     /// The floor that the agent promises, and whether nothing runs.
     pub fn answer(&self) -> (i64, bool) {
-        let mut text = String::new();
+        let mut body = String::new();
         eventually("an answer", || {
-            text.clear();
-            let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else { return false };
-            let request = b"GET /answer HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n";
-            let sent = stream.write_all(request).and_then(|()| stream.read_to_string(&mut text));
-            sent.is_ok() && text.starts_with("HTTP/1.1 200")
+            self.get("/answer").is_some_and(|(status, text)| {
+                body = text;
+                status == 200
+            })
         });
-        let body = text.split("\r\n\r\n").nth(1).unwrap();
-        let answer: Answer = serde_json::from_str(body).unwrap();
+        let answer: Answer = serde_json::from_str(&body).unwrap();
         let promise = answer.verified().unwrap();
         assert_eq!(promise.boot.to_string(), self.boot());
         (promise.floor, promise.idle)
+    }
+
+    /// The status and the body that the agent answers, if it listens.
+    pub fn get(&self, path: &str) -> Option<(u16, String)> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        let (head, body) = text.split_once("\r\n\r\n")?;
+        Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
     }
 
     /// A new connection to the agent.

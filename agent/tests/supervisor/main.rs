@@ -6,6 +6,7 @@
 
 mod api_server;
 mod container;
+mod readiness;
 
 use std::{
     io::{Read as _, Write as _},
