@@ -3,6 +3,7 @@
 //! It decides nothing. All that it tells the supervisor is what a read showed, and when that was sent.
 
 mod endpoints;
+mod metrics;
 mod program;
 mod readiness;
 mod reads;
@@ -17,6 +18,7 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tokio::sync::{Notify, watch};
 
 use crate::log;
+use metrics::ReadCounts;
 use program::Program;
 use shared::Shared;
 
@@ -39,6 +41,7 @@ pub fn run(settings: NetworkSettings) -> Result<()> {
             supervisor,
             state: watch::Sender::default(),
             last_read: watch::Sender::default(),
+            reads: ReadCounts::default(),
             changed: Notify::new(),
         });
         let listener = endpoints::listen(shared.settings.port).await?;

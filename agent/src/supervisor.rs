@@ -20,7 +20,7 @@ use crate::{
     answer::{Keys, NoKeys},
     log::{self, say},
     machine::{Effect, Event, Machine, Settings},
-    messages::{State, ToNetwork, ToSupervisor},
+    messages::{Counts, State, ToNetwork, ToSupervisor},
     moment::Moment,
 };
 use children::Program;
@@ -95,6 +95,7 @@ struct Supervisor {
     signals: Signals,
     /// The container is being ended: nothing starts any more.
     leaves: bool,
+    counts: Counts,
     told: State,
 }
 
@@ -129,6 +130,7 @@ pub fn run(supervised: Supervised) -> Result<u8, SupervisorError> {
         program: None,
         signals,
         leaves: false,
+        counts: Counts::default(),
         told: State::default(),
     };
     supervisor.supervise()
@@ -226,6 +228,7 @@ impl Supervisor {
                     say(&format!("the program has to end: {why}"));
                 }
                 Effect::Kill(why) => {
+                    self.counts.kills += 1;
                     self.end_all();
                     say(&format!("the program had not ended in time and was killed: {why}"));
                 }
@@ -234,6 +237,7 @@ impl Supervisor {
     }
 
     fn start(&mut self, token: i64) {
+        self.counts.starts += 1;
         let Supervised { command, group, pod, .. } = &self.supervised;
         let environment = [
             ("TOKEN", token.to_string()),
@@ -274,12 +278,15 @@ impl Supervisor {
     /// was not told to end or the container is being ended.
     fn conclude(&mut self) -> Option<u8> {
         let status = self.program.as_ref()?.status()?;
-        let was_told = self.machine.ends().is_some();
+        let ends = self.machine.ends();
+        if let Some(why) = ends {
+            self.counts.ended(why, status);
+        }
         self.end_all();
         self.program = None;
         say(&format!("the program has ended with status {status}"));
         self.step(&Event::Ended);
-        (!was_told || self.leaves).then_some(status)
+        (ends.is_none() || self.leaves).then_some(status)
     }
 
     /// Kills all processes, the network process among them, and returns when none is left.
@@ -294,12 +301,15 @@ impl Supervisor {
     }
 
     fn tell(&mut self) {
+        let running = self.machine.running();
         let state = State {
             boot: Some(self.keys.boot()),
             floor: self.machine.promise().floor,
-            token: self.machine.running().map(|(token, _)| token),
+            token: running.map(|(token, _)| token),
+            deadline: running.map(|(_, deadline)| deadline),
             ends: self.machine.ends(),
             leaves: self.leaves,
+            counts: self.counts.clone(),
         };
         if state != self.told && self.send(&ToNetwork::State(state.clone())) {
             self.told = state;

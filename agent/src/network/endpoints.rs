@@ -7,8 +7,9 @@ use http::StatusCode;
 use tokio::{net::TcpListener, time::timeout};
 
 use super::{
+    metrics,
     readiness::{Readiness, judge},
-    server::{Answer, json, text},
+    server::{Answer, json, metrics, text},
     shared::Shared,
 };
 use crate::moment::Moment;
@@ -35,8 +36,12 @@ pub(super) async fn answer(path: String, shared: Arc<Shared>) -> Answer {
             Ok(why) => text(StatusCode::OK, format!("{why}\n")),
             Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
         },
+        "/metrics" => {
+            let (state, read) = (shared.state.borrow(), shared.last_read.borrow());
+            metrics(metrics::text(&state, &shared.reads, read.as_ref(), Moment::now()))
+        }
         "/livez" => text(StatusCode::OK, "ok\n"),
-        _ => text(StatusCode::NOT_FOUND, "not found; the paths are /answer, /ready and /livez\n"),
+        _ => text(StatusCode::NOT_FOUND, "not found; the paths are /answer, /ready, /livez and /metrics\n"),
     }
 }
 

@@ -12,7 +12,7 @@ use kube::{
 use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 
-use super::{readiness::LastRead, shared::Shared};
+use super::{metrics::ReadResult, readiness::LastRead, shared::Shared};
 use crate::{contract::Declared, log::say, messages::ToSupervisor, moment::Moment};
 
 /// The pause after a watch that ended.
@@ -51,6 +51,12 @@ pub(super) async fn read(client: &Client, shared: &Shared) {
         let sent_at = Moment::now();
         let limit = (interval / 2).min(LONGEST_READ);
         let answer = timeout(limit, read_once(client, shared)).await;
+        shared.reads.add(match &answer {
+            Ok(Ok((_, Some(_)))) => ReadResult::Declared,
+            Ok(Ok((_, None))) => ReadResult::Undeclared,
+            Ok(Err(_)) => ReadResult::Failed,
+            Err(_) => ReadResult::TimedOut,
+        });
         let wait = match answer.map_err(|_| anyhow!("no answer within {limit:?}")).flatten() {
             Ok((key, shown)) => {
                 if std::mem::take(&mut failures) > 0 {

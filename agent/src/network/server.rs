@@ -43,6 +43,7 @@ const MAX_HEAD: usize = 16 * 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// An answer to a request.
@@ -141,6 +142,11 @@ pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
 /// An answer in JSON.
 pub(super) fn json(body: impl Into<Bytes>) -> Answer {
     respond(StatusCode::OK, JSON, body)
+}
+
+/// An answer for Prometheus.
+pub(super) fn metrics(body: impl Into<Bytes>) -> Answer {
+    respond(StatusCode::OK, METRICS, body)
 }
 
 fn respond(status: StatusCode, kind: HeaderValue, body: impl Into<Bytes>) -> Answer {

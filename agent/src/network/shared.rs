@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
 use super::{
+    metrics::ReadCounts,
     program::{Program, ReadyCheck},
     readiness::LastRead,
     supervisor::ToldSupervisor,
@@ -35,6 +36,7 @@ pub(super) struct Shared {
     pub(super) state: watch::Sender<State>,
     /// The last read that was answered.
     pub(super) last_read: watch::Sender<Option<LastRead>>,
+    pub(super) reads: ReadCounts,
     pub(super) program: Program,
     /// Asks for a read at once.
     pub(super) changed: Notify,

@@ -39,6 +39,13 @@ fn a_program_starts_with_its_term_and_ends_with_the_next() {
     eventually("its end", || container.processes("sleep 1000") == 0);
     eventually("the promise", || container.answer() == (8, true));
     assert!(container.is_running(), "it stands by");
+    eventually("the metrics", || {
+        let (_, text) = container.get("/metrics").unwrap_or_default();
+        let has = |sample: &str| text.lines().any(|line| line == format!("leadergroup_agent_{sample}"));
+        has("starts_total 1")
+            && has("ends_total{reason=\"superseded\"} 1")
+            && has("exits_total{status=\"143\"} 1")
+    });
     // No term starts twice.
     api.declare(7, &boot, true, LEASE);
     let seen = api.reads();
