@@ -1,6 +1,6 @@
 //! `leadergroup-agent`: runs a program in a pod only while the pod is the declared holder of its `LeaderGroup`.
 
-use std::{ffi::OsString, fs, path::PathBuf, process::ExitCode, time::Duration};
+use std::{env, ffi::OsString, fs, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand};
@@ -36,9 +36,10 @@ enum Command {
 struct RunArgs {
     #[command(flatten)]
     network: NetworkArgs,
-    /// The name of the pod, which the program finds in `LEADERGROUP_POD`; default: the host name
-    #[arg(long, value_name = "NAME", env = "HOSTNAME")]
-    pod: String,
+    /// The name of the pod, which the program finds in `LEADERGROUP_POD`; default: the host name. With hostNetwork that is
+    /// the name of the node: set `LEADERGROUP_POD` from metadata.name (valueFrom.fieldRef)
+    #[arg(long, value_name = "NAME", env = "LEADERGROUP_POD")]
+    pod: Option<String>,
     /// How long after SIGTERM the program is killed
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     stop_timeout: u64,
@@ -72,6 +73,17 @@ struct NetworkArgs {
     /// runs is ready
     #[arg(long, value_name = "URL")]
     ready: Option<ReadyCheck>,
+}
+
+impl RunArgs {
+    /// The name of the pod, if this is the host's name.
+    fn pod(&self, host: Option<OsString>) -> Result<String> {
+        let host = host.and_then(|name| name.into_string().ok());
+        let named = self.pod.clone().or(host).filter(|name| !name.is_empty());
+        named.context(
+            "the name of the pod is not known; set LEADERGROUP_POD from metadata.name (valueFrom.fieldRef)",
+        )
+    }
 }
 
 impl NetworkArgs {
@@ -111,13 +123,13 @@ fn perform(command: Command) -> Result<u8> {
             let supervised = Supervised {
                 network: args.network.arguments(&namespace),
                 group: format!("{namespace}/{}", args.network.group),
-                pod: args.pod,
+                pod: args.pod(env::var_os("HOSTNAME"))?,
                 command: args.command,
                 settings: Settings {
                     stop_timeout: Duration::from_secs(args.stop_timeout),
                     lapse_timeout: Duration::from_secs(args.lapse_timeout),
                 },
-                termination_log: Some(args.termination_log).filter(|path| !path.as_os_str().is_empty()),
+                termination_log: args.termination_log,
             };
             Ok(supervisor::run(supervised)?)
         }
@@ -126,6 +138,28 @@ fn perform(command: Command) -> Result<u8> {
             let NetworkArgs { group, port, ready, .. } = args;
             network::run(NetworkSettings { namespace, group, port, interval, ready })?;
             Ok(0)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pod_is_named_by_the_flag_or_the_downward_api_before_the_host() {
+        let pod = |arguments: &[&str], host: Option<&str>| {
+            let arguments = [&["agent", "run", "--group", "web"], arguments, &["--", "true"]].concat();
+            let Command::Run(args) = Cli::try_parse_from(arguments).expect("arguments").command else {
+                panic!("another command");
+            };
+            args.pod(host.map(OsString::from)).map_err(|error| error.to_string())
+        };
+        assert_eq!(pod(&["--pod", "web-0"], Some("node-1")), Ok("web-0".to_owned()));
+        assert_eq!(pod(&[], Some("web-0")), Ok("web-0".to_owned()));
+        for none in [None, Some("")] {
+            let error = pod(&[], none).expect_err("no name");
+            assert!(error.contains("LEADERGROUP_POD from metadata.name"), "{error}");
         }
     }
 }

@@ -44,7 +44,7 @@ pub fn run(settings: NetworkSettings) -> Result<()> {
             reads: ReadCounts::default(),
             changed: Notify::new(),
         });
-        let listener = endpoints::listen(shared.settings.port).await?;
+        let listener = endpoints::listen(shared.settings.port)?;
         let client = kube::Client::try_default().await.context(
             "the API server is not known: the pod needs a service account whose token is mounted \
              (automountServiceAccountToken)",

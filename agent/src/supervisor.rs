@@ -47,7 +47,7 @@ pub struct Supervised {
     /// How the program is ended.
     pub settings: Settings,
     /// Where the kubelet reads the message of a container that has terminated.
-    pub termination_log: Option<PathBuf>,
+    pub termination_log: PathBuf,
 }
 
 /// Why nothing can be supervised.
@@ -115,10 +115,9 @@ pub fn run(supervised: Supervised) -> Result<u8, SupervisorError> {
     // Without the right to lock so much memory, the supervisor may have to wait for its pages. It reads the clocks
     // after that.
     let _ = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE);
-    if let Some(path) = &supervised.termination_log {
-        let written = fs::write(path, format!("boot {}\n", keys.boot()));
-        written.map_err(|source| SupervisorError::TerminationLog { path: path.clone(), source })?;
-    }
+    let path = &supervised.termination_log;
+    let written = fs::write(path, format!("boot {}\n", keys.boot()));
+    written.map_err(|source| SupervisorError::TerminationLog { path: path.clone(), source })?;
     say(&format!("this start is {}; waiting for the authority to run the program", keys.boot()));
     let supervisor = Supervisor {
         machine: Machine::new(keys.boot(), supervised.settings),

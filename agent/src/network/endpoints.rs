@@ -1,9 +1,18 @@
 //! What the agent answers to the operator and the kubelet.
 
-use std::{net::Ipv6Addr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
 use http::StatusCode;
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, socket_with,
+    sockopt::{set_ipv6_v6only, set_socket_reuseaddr},
+};
 use tokio::{net::TcpListener, time::timeout};
 
 use super::{
@@ -19,13 +28,27 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// A standby is ready if the last read that was answered is not older than this many intervals.
 const FRESH_INTERVALS: u32 = 3;
 
+/// How many connections may wait until they are accepted.
+const WAITING: i32 = 128;
+
 /// Listens on all addresses of the pod, of both families where the kernel has both.
-pub(super) async fn listen(port: u16) -> Result<TcpListener> {
-    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
-        Ok(listener) => Ok(listener),
-        Err(_) => TcpListener::bind(("0.0.0.0", port)).await,
+pub(super) fn listen(port: u16) -> Result<TcpListener> {
+    let both = listen_on(AddressFamily::INET6, &(Ipv6Addr::UNSPECIFIED, port).into());
+    both.or_else(|_| listen_on(AddressFamily::INET, &(Ipv4Addr::UNSPECIFIED, port).into()))
+        .with_context(|| format!("listening on port {port}; choose another one with --port"))
+}
+
+fn listen_on(family: AddressFamily, address: &SocketAddr) -> io::Result<TcpListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    set_socket_reuseaddr(&socket, true)?;
+    if family == AddressFamily::INET6 {
+        // Whatever net.ipv6.bindv6only of the node says.
+        set_ipv6_v6only(&socket, false)?;
     }
-    .with_context(|| format!("listening on port {port}; choose another one with --port"))
+    bind(&socket, address)?;
+    rustix::net::listen(&socket, WAITING)?;
+    TcpListener::from_std(socket.into())
 }
 
 /// The answer to a request for this path.

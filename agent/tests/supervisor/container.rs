@@ -31,6 +31,17 @@ pub fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
     }
 }
 
+/// What names the API server.
+fn config(port: u16) -> String {
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "test",
+        "clusters": [{ "name": "test", "cluster": { "server": format!("http://127.0.0.1:{port}") } }],
+        "users": [{ "name": "test", "user": {} }],
+        "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test" } }],
+    });
+    config.to_string()
+}
+
 /// A container. All of its processes end when this is dropped.
 pub struct Container {
     directory: TempDir,
@@ -68,21 +79,13 @@ impl Container {
         log: Stdio,
     ) -> Self {
         let file = |name: &str| directory.path().join(name);
-        let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "test",
-            "clusters": [{ "name": "test", "cluster": { "server": format!("http://127.0.0.1:{}", api.port) } }],
-            "users": [{ "name": "test", "user": {} }],
-            "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test" } }],
-        });
-        fs::write(file("config"), config.to_string()).unwrap();
+        fs::write(file("config"), config(api.port)).unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        // Without root, only a user namespace gives the right to make the others.
-        let user: &[&str] = if geteuid().is_root() { &[] } else { &["--map-root-user"] };
         // In a session of its own, as a container is in a control group of its own: other tests do not take its share
         // of the CPU.
         let unshare = Command::new("setsid")
             .arg("unshare")
-            .args(user)
+            .args(user())
             .args(["--pid", "--fork", "--mount-proc", "--kill-child", AGENT, "run", "--group", "web"])
             .args(["--namespace", "shop", "--pod", "web-0", "--interval", "1", "--lapse-timeout", "1"])
             .args(["--stop-timeout", "60", "--port", &port.to_string()])
@@ -228,4 +231,33 @@ impl Drop for Container {
 pub fn outside(arguments: &[&str]) -> (i32, String) {
     let output = Command::new(AGENT).args(arguments).output().unwrap();
     (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// What an agent answers on IPv4, to the path /livez, on a node whose IPv6 sockets are for IPv6 only.
+pub fn livez_where_ipv6_sockets_are_ipv6_only() -> String {
+    let directory = TempDir::new().unwrap();
+    fs::write(directory.path().join("config"), config(1)).unwrap();
+    let script = r#"
+        set -eu
+        echo 1 >/proc/sys/net/ipv6/bindv6only
+        ip link set lo up
+        unshare --pid --fork --mount-proc --kill-child "$AGENT" run --group web --namespace shop --pod web-0 \
+          --termination-log /dev/null -- true >/dev/null & trap 'kill -KILL %1' EXIT
+        for _ in {1..600}; do
+          if exec 3<>/dev/tcp/127.0.0.1/9470; then
+            printf 'GET /livez HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n' >&3
+            cat <&3
+            exit
+          fi
+          sleep 0.05
+        done 2>/dev/null"#;
+    let mut command = Command::new("unshare");
+    command.args(user()).args(["--net", "--fork", "--kill-child", "bash", "-c", script]);
+    command.env("AGENT", AGENT).env("KUBECONFIG", directory.path().join("config"));
+    String::from_utf8(command.output().unwrap().stdout).unwrap()
+}
+
+/// Without root, only a user namespace gives the right to make the others.
+fn user() -> &'static [&'static str] {
+    if geteuid().is_root() { &[] } else { &["--map-root-user"] }
 }

@@ -174,6 +174,12 @@ fn the_operator_is_answered_on_one_connection_whoever_else_holds_connections_ope
 }
 
 #[test]
+fn the_agent_answers_on_ipv4_also_where_ipv6_sockets_are_ipv6_only() {
+    let answer = container::livez_where_ipv6_sockets_are_ipv6_only();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[test]
 fn if_the_agent_is_killed_nothing_is_left() {
     let api = ApiServer::start();
     let container = Container::start(&api, STUBBORN);
