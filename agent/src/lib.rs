@@ -12,11 +12,13 @@
 //! | `moment.rs` | points in time on two clocks, neither of which is trusted alone |
 //! | `supervisor/` | process 1 of the container: runs the program, has the key and the deadline |
 //! | `network/` | its child: reads the declaration, answers the operator and the kubelet. Decides nothing |
+//! | `install.rs` | copies the agent's program to where other containers of the pod can run it |
 //! | `messages.rs` | what these two tell each other |
 //! | `log.rs` | the container's log, which never makes anything wait |
 
 pub mod answer;
 pub mod contract;
+pub mod install;
 mod log;
 pub mod machine;
 pub mod messages;

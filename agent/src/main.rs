@@ -5,6 +5,7 @@ use std::{env, ffi::OsString, fs, path::PathBuf, process::ExitCode, time::Durati
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand};
 use leadergroup_agent::{
+    install,
     machine::Settings,
     network::{self, NetworkSettings, ReadyCheck},
     supervisor::{self, Supervised},
@@ -27,6 +28,12 @@ struct Cli {
 enum Command {
     /// Run a program, as the entrypoint of a container: leadergroup-agent run --group NAME -- COMMAND
     Run(RunArgs),
+    /// Copy this program to DIR/leadergroup-agent, as an init container that fills an emptyDir
+    Install {
+        /// The directory
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
     /// Talk to the network; used only by `run`
     #[command(name = "__network", hide = true)]
     Network(NetworkArgs),
@@ -132,6 +139,15 @@ fn perform(command: Command) -> Result<u8> {
                 termination_log: args.termination_log,
             };
             Ok(supervisor::run(supervised)?)
+        }
+        Command::Install { directory } => {
+            install::install(&directory).with_context(|| {
+                format!(
+                    "copying the agent to {}; is a volume mounted there that may be written?",
+                    directory.display()
+                )
+            })?;
+            Ok(0)
         }
         Command::Network(args) => {
             let (namespace, interval) = (args.namespace()?, Duration::from_secs(args.interval.max(1)));

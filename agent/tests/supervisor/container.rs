@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 use crate::api_server::ApiServer;
 
-const AGENT: &str = env!("CARGO_BIN_EXE_leadergroup-agent");
+pub const AGENT: &str = env!("CARGO_BIN_EXE_leadergroup-agent");
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Waits until it is true.

@@ -9,7 +9,10 @@ mod container;
 mod readiness;
 
 use std::{
+    fs,
     io::{Read as _, Write as _},
+    os::unix::fs::PermissionsExt as _,
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -177,6 +180,26 @@ fn the_operator_is_answered_on_one_connection_whoever_else_holds_connections_ope
 fn the_agent_answers_on_ipv4_also_where_ipv6_sockets_are_ipv6_only() {
     let answer = container::livez_where_ipv6_sockets_are_ipv6_only();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[test]
+fn the_agent_installs_itself_also_over_an_earlier_one() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let path = directory.path().to_str().unwrap();
+    // What an init container has left behind that was killed.
+    fs::write(directory.path().join(".leadergroup-agent.new"), "half").unwrap();
+    for _ in 0..2 {
+        assert_eq!(container::outside(&["install", path]).0, 0);
+    }
+    let names: Vec<_> = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["leadergroup-agent"]);
+    let installed = directory.path().join("leadergroup-agent");
+    assert_eq!(fs::metadata(&installed).unwrap().permissions().mode() & 0o7777, 0o555);
+    assert!(Command::new(&installed).arg("--version").status().unwrap().success());
+    assert!(fs::read(&installed).unwrap() == fs::read(container::AGENT).unwrap());
+    let (status, log) = container::outside(&["install", "/nowhere"]);
+    assert_eq!(status, 125);
+    assert!(log.contains("copying the agent to /nowhere"), "{log}");
 }
 
 #[test]
