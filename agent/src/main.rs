@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use leadergroup_agent::{
     install,
     machine::Settings,
-    network::{self, NetworkSettings, ReadyCheck},
+    network::{self, NetworkSettings, ReadyCheck, SidecarSettings},
     supervisor::{self, Supervised},
 };
 
@@ -28,6 +28,9 @@ struct Cli {
 enum Command {
     /// Run a program, as the entrypoint of a container: leadergroup-agent run --group NAME -- COMMAND
     Run(RunArgs),
+    /// Tell programs of the pod that run all the time whether it is active, as a sidecar. Nothing is started or killed:
+    /// a program that does not ask works on
+    Watch(WatchArgs),
     /// Copy this program to DIR/leadergroup-agent, as an init container that fills an emptyDir
     Install {
         /// The directory
@@ -64,6 +67,31 @@ struct RunArgs {
 
 #[derive(Clone, Debug, Args)]
 struct NetworkArgs {
+    #[command(flatten)]
+    group: GroupArgs,
+    /// How /ready asks the program while it runs: http://:PORT/PATH or tcp://:PORT, on localhost; default: a program that
+    /// runs is ready
+    #[arg(long, value_name = "URL")]
+    ready: Option<ReadyCheck>,
+}
+
+#[derive(Clone, Debug, Args)]
+struct WatchArgs {
+    #[command(flatten)]
+    group: GroupArgs,
+    /// The port of localhost for GET /active and GET /watch
+    #[arg(long, value_name = "NUMBER", default_value_t = 9471)]
+    local_port: u16,
+    /// A file that is there only while the pod is active, and says until when on CLOCK_BOOTTIME
+    #[arg(long, value_name = "PATH")]
+    file: Option<PathBuf>,
+    /// How long before the end of its lease the pod is not active any more, if the API server cannot be reached
+    #[arg(long, value_name = "SECONDS", default_value_t = 2)]
+    lapse_timeout: u64,
+}
+
+#[derive(Clone, Debug, Args)]
+struct GroupArgs {
     /// The LeaderGroup of the pod
     #[arg(long, value_name = "NAME", env = "LEADERGROUP_NAME")]
     group: String,
@@ -76,10 +104,6 @@ struct NetworkArgs {
     /// How often the LeaderGroup is read while no term of this pod is declared
     #[arg(long, value_name = "SECONDS", default_value_t = 3)]
     interval: u64,
-    /// How /ready asks the program while it runs: http://:PORT/PATH or tcp://:PORT, on localhost; default: a program that
-    /// runs is ready
-    #[arg(long, value_name = "URL")]
-    ready: Option<ReadyCheck>,
 }
 
 impl RunArgs {
@@ -93,7 +117,13 @@ impl RunArgs {
     }
 }
 
-impl NetworkArgs {
+impl GroupArgs {
+    fn settings(&self, ready: Option<ReadyCheck>) -> Result<NetworkSettings> {
+        let interval = Duration::from_secs(self.interval.max(1));
+        let (namespace, group) = (self.namespace()?, self.group.clone());
+        Ok(NetworkSettings { namespace, group, port: self.port, interval, ready })
+    }
+
     fn namespace(&self) -> Result<String> {
         let mounted = || {
             let text = fs::read_to_string(NAMESPACE);
@@ -101,13 +131,15 @@ impl NetworkArgs {
         };
         Ok(self.namespace.clone().map_or_else(mounted, Ok)?.trim().to_owned())
     }
+}
 
+impl NetworkArgs {
     /// The same for the network process.
     fn arguments(&self, namespace: &str) -> Vec<OsString> {
-        let (port, interval) = (self.port.to_string(), self.interval.to_string());
+        let GroupArgs { group, port, interval, .. } = &self.group;
+        let (port, interval) = (port.to_string(), interval.to_string());
         let ready = self.ready.as_ref().map(ToString::to_string);
-        let all =
-            ["--group", &self.group, "--namespace", namespace, "--port", &port, "--interval", &interval];
+        let all = ["--group", group, "--namespace", namespace, "--port", &port, "--interval", &interval];
         let ready = ready.iter().flat_map(|check| ["--ready", check]);
         all.into_iter().chain(ready).map(OsString::from).collect()
     }
@@ -126,10 +158,10 @@ fn main() -> ExitCode {
 fn perform(command: Command) -> Result<u8> {
     match command {
         Command::Run(args) => {
-            let namespace = args.network.namespace()?;
+            let namespace = args.network.group.namespace()?;
             let supervised = Supervised {
                 network: args.network.arguments(&namespace),
-                group: format!("{namespace}/{}", args.network.group),
+                group: format!("{namespace}/{}", args.network.group.group),
                 pod: args.pod(env::var_os("HOSTNAME"))?,
                 command: args.command,
                 settings: Settings {
@@ -149,10 +181,17 @@ fn perform(command: Command) -> Result<u8> {
             })?;
             Ok(0)
         }
+        Command::Watch(args) => {
+            network::run_sidecar(SidecarSettings {
+                network: args.group.settings(None)?,
+                local_port: args.local_port,
+                file: args.file,
+                lapse_timeout: Duration::from_secs(args.lapse_timeout),
+            })?;
+            Ok(0)
+        }
         Command::Network(args) => {
-            let (namespace, interval) = (args.namespace()?, Duration::from_secs(args.interval.max(1)));
-            let NetworkArgs { group, port, ready, .. } = args;
-            network::run(NetworkSettings { namespace, group, port, interval, ready })?;
+            network::run(args.group.settings(args.ready)?)?;
             Ok(0)
         }
     }

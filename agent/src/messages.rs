@@ -87,12 +87,13 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts the end of a program that had to end.
-    pub fn ended(&mut self, why: Why, status: u8) {
+    /// Counts the end of a program that had to end, with its exit status, if it has one.
+    pub fn ended(&mut self, why: Why, status: Option<u8>) {
         match self.ends.iter_mut().find(|(of, _)| *of == why) {
             Some((_, times)) => *times += 1,
             None => self.ends.push((why, 1)),
         }
+        let Some(status) = status else { return };
         match self.exits.binary_search_by_key(&status, |(of, _)| *of) {
             Ok(found) => self.exits[found].1 += 1,
             Err(place) => self.exits.insert(place, (status, 1)),
@@ -153,7 +154,7 @@ mod tests {
         assert_eq!(received, [first, second]);
         let mut longest = State { boot: Some(Boot::new([255; 32])), ..State::default() };
         for status in 0..=u8::MAX {
-            longest.counts.ended(Why::Superseded, status);
+            longest.counts.ended(Why::Superseded, Some(status));
         }
         let longest = ToNetwork::State(longest);
         assert!(line(&longest).len() < LONGEST);

@@ -279,7 +279,7 @@ impl Supervisor {
         let status = self.program.as_ref()?.status()?;
         let ends = self.machine.ends();
         if let Some(why) = ends {
-            self.counts.ended(why, status);
+            self.counts.ended(why, Some(status));
         }
         self.end_all();
         self.program = None;

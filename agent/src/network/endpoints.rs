@@ -70,7 +70,7 @@ pub(super) async fn answer(path: String, shared: Arc<Shared>) -> Answer {
 
 /// What the agent promises, signed.
 async fn promise(shared: &Shared) -> Answer {
-    let promise = timeout(PATIENCE, shared.supervisor.ask()).await.ok().flatten();
+    let promise = timeout(PATIENCE, shared.decider.ask()).await.ok().flatten();
     match promise.and_then(|promise| serde_json::to_vec(&promise).ok()) {
         Some(promise) => json(promise),
         None => text(StatusCode::SERVICE_UNAVAILABLE, "the supervisor does not answer\n"),

@@ -140,7 +140,7 @@ mod tests {
         }
         let mut counts = Counts { starts: 3, kills: 1, ..Counts::default() };
         for (why, status) in [(Why::Planned, 143), (Why::Lapsed, 137), (Why::Planned, 143)] {
-            counts.ended(why, status);
+            counts.ended(why, Some(status));
         }
         let state = State { token: Some(7), deadline: Some(at(9_500)), counts, ..State::default() };
         let last = LastRead { sent_at: at(1_000), shown: None };

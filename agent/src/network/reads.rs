@@ -13,7 +13,7 @@ use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 
 use super::{metrics::ReadResult, readiness::LastRead, shared::Shared};
-use crate::{contract::Declared, log::say, messages::ToSupervisor, moment::Moment};
+use crate::{contract::Declared, log::say, moment::Moment};
 
 /// The pause after a watch that ended.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
@@ -67,8 +67,7 @@ pub(super) async fn read(client: &Client, shared: &Shared) {
                 let lease = shown.as_ref().and_then(|declared| Some(declared.run.as_ref()?.lease));
                 let of_lease = lease.map_or(shared.settings.interval, |lease| lease / READS_IN_LEASE);
                 interval = of_lease.min(shared.settings.interval).max(SHORTEST_INTERVAL);
-                let read = ToSupervisor::Read { sent_at, key, shown };
-                if shared.supervisor.send(&read).await.is_err() {
+                if shared.decider.read(sent_at, key, shown).await.is_err() {
                     return;
                 }
                 interval

@@ -18,7 +18,7 @@ use http::{
     Method, Request, Response, StatusCode,
     header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue},
 };
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
@@ -33,10 +33,10 @@ use crate::log::say;
 const MAX_CONNECTIONS: usize = 64;
 /// Time limit for the head of a request, from the end of the one before it. The operator asks more often than that.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// After this time, the next answer is the last one of a connection, and says so.
-const LAST_ANSWER: Duration = Duration::from_mins(10);
-/// Time limit for one connection.
-const CONNECTION_TIMEOUT: Duration = Duration::from_mins(11);
+/// The usual time limit for a connection: after this time the next answer is the last one, and says so.
+pub(super) const LONGEST: Duration = Duration::from_mins(10);
+/// How much later a connection is closed in any case.
+const LAST_ANSWER: Duration = Duration::from_mins(1);
 /// Maximum size of the head of a request.
 const MAX_HEAD: usize = 16 * 1024;
 /// How long to wait if no file descriptor is left for a new connection.
@@ -47,7 +47,7 @@ const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// An answer to a request.
-pub(super) type Answer = Response<Full<Bytes>>;
+pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// When a connection was used last. One that has never sent a request is less than any that has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,8 +61,9 @@ struct Connection {
     used: Arc<Mutex<Used>>,
 }
 
-/// Answers GET requests, which are known by their paths, for as long as this is awaited.
-pub(super) async fn serve<A, F>(listener: TcpListener, answer: A)
+/// Answers GET requests, which are known by their paths, for as long as this is awaited. Connections may be limited in
+/// time.
+pub(super) async fn serve<A, F>(listener: TcpListener, longest: Option<Duration>, answer: A)
 where
     A: Fn(String) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Answer> + Send + 'static,
@@ -77,7 +78,7 @@ where
                 open.retain(|connection| !connection.task.is_finished());
                 make_room(&mut open);
                 let used = Arc::new(Mutex::new(Used { has_asked: false, at: Instant::now() }));
-                let task = tasks.spawn(connection(stream, answer.clone(), used.clone()));
+                let task = tasks.spawn(connection(stream, longest, answer.clone(), used.clone()));
                 open.push(Connection { task, used });
             }
             Err(error) => {
@@ -102,7 +103,7 @@ fn make_room(open: &mut Vec<Connection>) {
     }
 }
 
-async fn connection<A, F>(stream: TcpStream, answer: A, used: Arc<Mutex<Used>>)
+async fn connection<A, F>(stream: TcpStream, longest: Option<Duration>, answer: A, used: Arc<Mutex<Used>>)
 where
     A: Fn(String) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Answer> + Send + 'static,
@@ -116,7 +117,7 @@ where
                 Method::GET | Method::HEAD => answer(request.uri().path().to_owned()).await,
                 _ => not_allowed(),
             };
-            if opened.elapsed() >= LAST_ANSWER {
+            if longest.is_some_and(|longest| opened.elapsed() >= longest) {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(response)
@@ -125,7 +126,11 @@ where
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD);
     // Errors of one connection are not reported.
-    let _ = timeout(CONNECTION_TIMEOUT, http.serve_connection(TokioIo::new(stream), service)).await;
+    let served = http.serve_connection(TokioIo::new(stream), service);
+    match longest {
+        Some(longest) => drop(timeout(longest + LAST_ANSWER, served).await),
+        None => drop(served.await),
+    }
 }
 
 fn not_allowed() -> Answer {
@@ -150,7 +155,7 @@ pub(super) fn metrics(body: impl Into<Bytes>) -> Answer {
 }
 
 fn respond(status: StatusCode, kind: HeaderValue, body: impl Into<Bytes>) -> Answer {
-    let mut response = Response::new(Full::new(body.into()));
+    let mut response = Response::new(Full::new(body.into()).boxed_unsync());
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
