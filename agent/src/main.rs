@@ -7,12 +7,10 @@ use clap::{Args, Parser, Subcommand};
 use leadergroup_agent::{
     install,
     machine::Settings,
-    network::{self, NetworkSettings, ReadyCheck, SidecarSettings},
+    network::{self, ApiAddress, ApiServer, NetworkSettings, ReadyCheck, SidecarSettings},
     supervisor::{self, Supervised},
 };
 
-/// Where Kubernetes mounts the namespace of the pod.
-const NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 /// The exit status if the agent itself fails, as that of timeout(1) and others. That of the program is passed on.
 const EXIT_FAILED: u8 = 125;
 
@@ -46,8 +44,8 @@ enum Command {
 struct RunArgs {
     #[command(flatten)]
     network: NetworkArgs,
-    /// The name of the pod, which the program finds in `LEADERGROUP_POD`; default: the host name. With hostNetwork that is
-    /// the name of the node: set `LEADERGROUP_POD` from metadata.name (valueFrom.fieldRef)
+    /// The name of the pod, which the program finds in `LEADERGROUP_POD`; default: the host name. With hostNetwork that
+    /// is the name of the node: set `LEADERGROUP_POD` from metadata.name (valueFrom.fieldRef)
     #[arg(long, value_name = "NAME", env = "LEADERGROUP_POD")]
     pod: Option<String>,
     /// How long after SIGTERM the program is killed
@@ -69,8 +67,8 @@ struct RunArgs {
 struct NetworkArgs {
     #[command(flatten)]
     group: GroupArgs,
-    /// How /ready asks the program while it runs: http://:PORT/PATH or tcp://:PORT, on localhost; default: a program that
-    /// runs is ready
+    /// How /ready asks the program while it runs: http://:PORT/PATH or tcp://:PORT, on localhost; default: a program
+    /// that runs is ready
     #[arg(long, value_name = "URL")]
     ready: Option<ReadyCheck>,
 }
@@ -82,7 +80,7 @@ struct WatchArgs {
     /// The port of localhost for GET /active and GET /watch
     #[arg(long, value_name = "NUMBER", default_value_t = 9471)]
     local_port: u16,
-    /// A file that is there only while the pod is active, and says until when on CLOCK_BOOTTIME
+    /// A file that is there only while the pod is active, and says until when on `CLOCK_BOOTTIME`
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
     /// How long before the end of its lease the pod is not active any more, if the API server cannot be reached
@@ -104,6 +102,12 @@ struct GroupArgs {
     /// How often the LeaderGroup is read while no term of this pod is declared
     #[arg(long, value_name = "SECONDS", default_value_t = 3)]
     interval: u64,
+    /// The API server; default: the one that Kubernetes tells the pod
+    #[arg(long, value_name = "URL")]
+    api_server: Option<ApiAddress>,
+    /// The directory of the service account: ca.crt, token, namespace
+    #[arg(long, value_name = "DIR", default_value = "/var/run/secrets/kubernetes.io/serviceaccount")]
+    service_account: PathBuf,
 }
 
 impl RunArgs {
@@ -121,13 +125,31 @@ impl GroupArgs {
     fn settings(&self, ready: Option<ReadyCheck>) -> Result<NetworkSettings> {
         let interval = Duration::from_secs(self.interval.max(1));
         let (namespace, group) = (self.namespace()?, self.group.clone());
-        Ok(NetworkSettings { namespace, group, port: self.port, interval, ready })
+        let api_server =
+            ApiServer { address: self.api_server()?, service_account: self.service_account.clone() };
+        Ok(NetworkSettings { api_server, namespace, group, port: self.port, interval, ready })
+    }
+
+    fn api_server(&self) -> Result<ApiAddress> {
+        if let Some(address) = self.api_server {
+            return Ok(address);
+        }
+        let variable = |name| env::var(name).with_context(|| format!("{name} is not set; name --api-server"));
+        let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
+        ApiAddress::of_pod(&host, &port).with_context(|| format!("KUBERNETES_SERVICE_HOST is {host}"))
     }
 
     fn namespace(&self) -> Result<String> {
         let mounted = || {
-            let text = fs::read_to_string(NAMESPACE);
-            text.with_context(|| format!("reading the namespace from {NAMESPACE}; name it with --namespace"))
+            let path = self.service_account.join("namespace");
+            let text = fs::read_to_string(&path);
+            text.with_context(|| {
+                format!(
+                    "reading the namespace from {}: the pod needs a service account whose token is mounted \
+                     (automountServiceAccountToken); or name it with --namespace",
+                    path.display()
+                )
+            })
         };
         Ok(self.namespace.clone().map_or_else(mounted, Ok)?.trim().to_owned())
     }
@@ -136,12 +158,19 @@ impl GroupArgs {
 impl NetworkArgs {
     /// The same for the network process.
     fn arguments(&self, namespace: &str) -> Vec<OsString> {
-        let GroupArgs { group, port, interval, .. } = &self.group;
-        let (port, interval) = (port.to_string(), interval.to_string());
-        let ready = self.ready.as_ref().map(ToString::to_string);
-        let all = ["--group", group, "--namespace", namespace, "--port", &port, "--interval", &interval];
-        let ready = ready.iter().flat_map(|check| ["--ready", check]);
-        all.into_iter().chain(ready).map(OsString::from).collect()
+        let GroupArgs { group, port, interval, api_server, service_account, .. } = &self.group;
+        let mut all: Vec<OsString> = ["--group", group, "--namespace", namespace].map(OsString::from).into();
+        let mut add = |flag: &str, value: OsString| all.extend([OsString::from(flag), value]);
+        add("--port", port.to_string().into());
+        add("--interval", interval.to_string().into());
+        add("--service-account", service_account.into());
+        if let Some(address) = api_server {
+            add("--api-server", address.to_string().into());
+        }
+        if let Some(check) = &self.ready {
+            add("--ready", check.to_string().into());
+        }
+        all
     }
 }
 

@@ -1,9 +1,10 @@
 //! The network process: it reads the declaration, and answers the operator and the kubelet.
 //!
-//! It decides nothing. All that it tells the supervisor is what a read showed, and when that was sent. The sidecar, which
-//! has no supervisor, uses the same reads and answers in a process that decides itself.
+//! It decides nothing. All that it tells the supervisor is what a read showed, and when that was sent. The sidecar
+//! has no supervisor, and uses the same reads and answers in a process that decides itself.
 
 mod active;
+mod api_server;
 mod endpoints;
 mod local;
 mod metrics;
@@ -27,6 +28,7 @@ use tokio::{
 use crate::log;
 use shared::{Decider, Shared};
 
+pub use api_server::{ApiAddress, ApiServer, NoApiAddress};
 pub use program::{NoReadyCheck, ReadyCheck};
 pub use shared::NetworkSettings;
 pub use sidecar::{SidecarSettings, run as run_sidecar};
@@ -43,25 +45,17 @@ pub fn run(settings: NetworkSettings) -> Result<()> {
             Arc::new(Shared::new(settings, Decider::Supervisor(supervisor), watch::Sender::default()));
         let Decider::Supervisor(supervisor) = &shared.decider else { return Ok(()) };
         let listener = endpoints::listen(shared.settings.port)?;
-        let client = client().await?;
         let asked = shared.clone();
         let answer = move |path| endpoints::answer(path, asked.clone());
         tokio::select! {
             ended = supervisor::receive(received, supervisor, &shared.state) => ended,
             () = server::serve(listener, Some(server::LONGEST), answer) => Ok(()),
-            () = reads::read(&client, &shared) => Ok(()),
-            () = reads::watch(&client, &shared) => Ok(()),
+            () = reads::read(&shared) => Ok(()),
+            () = reads::watch(&shared) => Ok(()),
         }
     })
 }
 
 fn runtime() -> Result<Runtime> {
     Builder::new_current_thread().enable_all().build().context("starting a runtime")
-}
-
-async fn client() -> Result<kube::Client> {
-    kube::Client::try_default().await.context(
-        "the API server is not known: the pod needs a service account whose token is mounted \
-         (automountServiceAccountToken)",
-    )
 }

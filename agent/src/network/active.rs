@@ -234,7 +234,7 @@ mod tests {
     use super::*;
     use crate::contract::Run;
 
-    const LEASE: Duration = Duration::from_secs(60);
+    const LEASE: Duration = Duration::from_mins(1);
 
     fn active(file: Option<PathBuf>) -> Active {
         let settings = Settings { stop_timeout: Duration::ZERO, lapse_timeout: Duration::from_secs(2) };

@@ -7,6 +7,7 @@ use tokio::sync::{Notify, watch};
 
 use super::{
     active::Active,
+    api_server::ApiServer,
     metrics::ReadCounts,
     program::{Program, ReadyCheck},
     readiness::LastRead,
@@ -22,6 +23,8 @@ use crate::{
 /// What the network process needs to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkSettings {
+    /// Where the group is read.
+    pub api_server: ApiServer,
     /// The namespace of the group and the pod.
     pub namespace: String,
     /// The name of the group.

@@ -64,7 +64,6 @@ pub fn run(settings: SidecarSettings) -> Result<()> {
                 settings.local_port
             )
         })?;
-        let client = super::client().await?;
         ended.set_nonblocking(true)?;
         let mut ended = UnixStream::from_std(ended)?;
         say("waiting until the pod is active");
@@ -80,8 +79,8 @@ pub fn run(settings: SidecarSettings) -> Result<()> {
                 let answer = local::answer(&path, &told, &changes);
                 async { answer }
             }) => {}
-            () = reads::read(&client, &shared) => {}
-            () = reads::watch(&client, &shared) => {}
+            () = reads::read(&shared) => {}
+            () = reads::watch(&shared) => {}
             () = wake(&active, &state) => {}
         }
         while !active.leave() {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use leadergroup_agent::{answer::Answer, machine::Promise};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::api_server::ApiServer;
@@ -39,22 +39,15 @@ impl Sidecar {
     pub fn start(api: &ApiServer) -> Self {
         let directory = TempDir::new().unwrap();
         let file = |name: &str| directory.path().join(name);
-        let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "test",
-            "clusters": [{ "name": "test", "cluster": { "server": format!("http://127.0.0.1:{}", api.port) } }],
-            "users": [{ "name": "test", "user": {} }],
-            "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test" } }],
-        });
-        fs::write(file("config"), config.to_string()).unwrap();
         fs::write(file("active"), "{\"key\":\"shop/web\",\"token\":3}").unwrap();
         let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [port, local_port] = listeners.map(|listener| listener.local_addr().unwrap().port());
         let process = Command::new(env!("CARGO_BIN_EXE_leadergroup-agent"))
             .args(["watch", "--group", "web", "--namespace", "shop", "--interval", "1"])
+            .args(["--api-server", &format!("http://127.0.0.1:{}", api.port)])
             .args(["--lapse-timeout", "1", "--port", &port.to_string()])
             .args(["--local-port", &local_port.to_string(), "--file"])
             .arg(file("active"))
-            .env("KUBECONFIG", file("config"))
             .stdin(Stdio::null())
             .spawn()
             .unwrap();

@@ -14,7 +14,6 @@ use std::{
 
 use leadergroup_agent::answer::Answer;
 use rustix::process::geteuid;
-use serde_json::json;
 use tempfile::TempDir;
 
 use crate::api_server::ApiServer;
@@ -29,17 +28,6 @@ pub fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
         assert!(begin.elapsed() < DEADLINE, "{what} did not come within {DEADLINE:?}");
         sleep(Duration::from_millis(20));
     }
-}
-
-/// What names the API server.
-fn config(port: u16) -> String {
-    let config = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "test",
-        "clusters": [{ "name": "test", "cluster": { "server": format!("http://127.0.0.1:{port}") } }],
-        "users": [{ "name": "test", "user": {} }],
-        "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test" } }],
-    });
-    config.to_string()
 }
 
 /// A container. All of its processes end when this is dropped.
@@ -79,7 +67,6 @@ impl Container {
         log: Stdio,
     ) -> Self {
         let file = |name: &str| directory.path().join(name);
-        fs::write(file("config"), config(api.port)).unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         // In a session of its own, as a container is in a control group of its own: other tests do not take its share
         // of the CPU.
@@ -89,12 +76,11 @@ impl Container {
             .args(["--pid", "--fork", "--mount-proc", "--kill-child", AGENT, "run", "--group", "web"])
             .args(["--namespace", "shop", "--pod", "web-0", "--interval", "1", "--lapse-timeout", "1"])
             .args(["--stop-timeout", "60", "--port", &port.to_string()])
-            .arg("--termination-log")
+            .args(["--api-server", &format!("http://127.0.0.1:{}", api.port), "--termination-log"])
             .arg(file("termination-log"))
             .args(arguments)
             .arg("--")
             .args(command)
-            .env("KUBECONFIG", file("config"))
             .current_dir(directory.path())
             .stdin(Stdio::null())
             .stdout(fs::File::create(file("output")).unwrap())
@@ -235,14 +221,12 @@ pub fn outside(arguments: &[&str]) -> (i32, String) {
 
 /// What an agent answers on IPv4, to the path /livez, on a node whose IPv6 sockets are for IPv6 only.
 pub fn livez_where_ipv6_sockets_are_ipv6_only() -> String {
-    let directory = TempDir::new().unwrap();
-    fs::write(directory.path().join("config"), config(1)).unwrap();
     let script = r#"
         set -eu
         echo 1 >/proc/sys/net/ipv6/bindv6only
         ip link set lo up
         unshare --pid --fork --mount-proc --kill-child "$AGENT" run --group web --namespace shop --pod web-0 \
-          --termination-log /dev/null -- true >/dev/null & trap 'kill -KILL %1' EXIT
+          --api-server http://127.0.0.1:1 --termination-log /dev/null -- true >/dev/null & trap 'kill -KILL %1' EXIT
         for _ in {1..600}; do
           if exec 3<>/dev/tcp/127.0.0.1/9470; then
             printf 'GET /livez HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n' >&3
@@ -253,7 +237,7 @@ pub fn livez_where_ipv6_sockets_are_ipv6_only() -> String {
         done 2>/dev/null"#;
     let mut command = Command::new("unshare");
     command.args(user()).args(["--net", "--fork", "--kill-child", "bash", "-c", script]);
-    command.env("AGENT", AGENT).env("KUBECONFIG", directory.path().join("config"));
+    command.env("AGENT", AGENT);
     String::from_utf8(command.output().unwrap().stdout).unwrap()
 }
 
