@@ -77,6 +77,17 @@ fn without_the_api_server_a_pod_is_not_active_any_more_at_the_end_of_its_lease()
 }
 
 #[test]
+fn a_file_ends_with_its_lease_although_nobody_asks() {
+    let api = ApiServer::start();
+    let sidecar = Sidecar::start(&api);
+    api.declare(7, &sidecar.promise().boot.to_string(), true, LEASE);
+    eventually("the file", || sidecar.file().is_some());
+    let last = api.stop();
+    eventually("its end", || sidecar.file().is_none());
+    assert!(last.elapsed() <= LEASE + KILL_MARGIN, "{:?}", last.elapsed());
+}
+
+#[test]
 fn an_agent_that_was_frozen_says_nothing_that_was_true_before() {
     let api = ApiServer::start();
     let sidecar = Sidecar::start(&api);
