@@ -16,7 +16,7 @@ CRD := crds/leadergroups.yaml
 CHART := charts/leadergroup
 
 # All targets that run cargo.
-demo test check mutants mutants-generated fuzz random-faults simulate nightly cluster cluster-down build-cluster build lint unit e2e chart crd bench bench-lock bench-lock-docs \
+demo test check agent mutants mutants-generated fuzz random-faults simulate nightly cluster cluster-down build-cluster build lint unit e2e chart crd bench bench-lock bench-lock-docs \
   bench-fleet bench-fleet-docs bench-fleet-short bench-failover bench-failover-docs bench-quiet docs e2e-build: | own-target
 
 ##@ Demo and tests
@@ -74,6 +74,15 @@ build-cluster: prerequisites e2e-build ## Build the test cluster's programs (onc
 .PHONY: build
 build: ## Build the operator
 	cargo build --workspace --bins
+
+# The target is named so that build scripts and macros, which cannot be static, do not get the flag.
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+AGENT = $(CARGO_TARGET_DIR)/$(HOST)/agent/leadergroup-agent
+.PHONY: agent
+agent: ## Build the agent as one small static program, and print where it is
+	RUSTFLAGS='-C target-feature=+crt-static' cargo build --profile agent -p leadergroup-agent --target $(HOST)
+	@! readelf --dynamic $(AGENT) | grep NEEDED || { echo 'error: the agent is not static' >&2; exit 1; }
+	@echo $(AGENT)
 
 .PHONY: fmt
 fmt: ## Format the code

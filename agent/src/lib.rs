@@ -13,13 +13,16 @@
 //! | `answer.rs` | the signed answer to the operator: what the agent will never do again |
 //! | `moment.rs` | points in time on two clocks, neither of which is trusted alone |
 //! | `supervisor/` | process 1 of the container: runs the program, has the key and the deadline |
-//! | `network/` | its child: reads the declaration, answers the operator and the kubelet. Decides nothing |
+//! | `network/` | its child: reads the declaration, answers the operator and the kubelet. Decides nothing. Also the sidecar for programs that ask |
+//! | `install.rs` | copies the agent's program to where other containers of the pod can run it |
 //! | `messages.rs` | what these two tell each other |
 //! | `log.rs` | the container's log, which never makes anything wait |
 
 pub mod answer;
 pub mod contract;
 
+#[cfg(feature = "program")]
+pub mod install;
 #[cfg(feature = "program")]
 mod log;
 #[cfg(feature = "program")]

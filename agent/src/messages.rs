@@ -6,7 +6,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{answer::Answer, contract::Declared, machine::Why, moment::Moment};
+use crate::{
+    answer::Answer,
+    contract::{Boot, Declared},
+    machine::Why,
+    moment::Moment,
+};
 
 /// The longest line that is read.
 pub const LONGEST: usize = 16 * 1024;
@@ -43,18 +48,57 @@ pub enum ToNetwork {
         /// The signed answer.
         answer: Answer,
     },
-    /// The state of the program has changed.
+    /// Something of the supervisor's state has changed.
     State(State),
 }
 
-/// What the program does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What the supervisor knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct State {
+    /// The start of the agent; none before the supervisor has said anything.
+    pub boot: Option<Boot>,
+    /// Nothing starts under a token below this one.
+    pub floor: i64,
     /// The token under which the program runs.
     pub token: Option<i64>,
+    /// The end of its lease.
+    pub deadline: Option<Moment>,
     /// Why it has to end.
     pub ends: Option<Why>,
+    /// The container is being ended: nothing starts any more, and the program was told to end.
+    pub leaves: bool,
+    /// What has happened so far.
+    pub counts: Counts,
+}
+
+/// What has happened since the agent started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counts {
+    /// How often the program was started.
+    pub starts: u64,
+    /// How often it was killed because it had not ended in time.
+    pub kills: u64,
+    /// How often it had to end, and has, for each reason.
+    pub ends: Vec<(Why, u64)>,
+    /// With which exit statuses it has ended then, and how often, in ascending order.
+    pub exits: Vec<(u8, u64)>,
+}
+
+impl Counts {
+    /// Counts the end of a program that had to end, with its exit status, if it has one.
+    pub fn ended(&mut self, why: Why, status: Option<u8>) {
+        match self.ends.iter_mut().find(|(of, _)| *of == why) {
+            Some((_, times)) => *times += 1,
+            None => self.ends.push((why, 1)),
+        }
+        let Some(status) = status else { return };
+        match self.exits.binary_search_by_key(&status, |(of, _)| *of) {
+            Ok(found) => self.exits[found].1 += 1,
+            Err(place) => self.exits.insert(place, (status, 1)),
+        }
+    }
 }
 
 /// Complete lines of a stream that arrives in pieces.
@@ -108,6 +152,14 @@ mod tests {
             }
         }
         assert_eq!(received, [first, second]);
+        let mut longest = State { boot: Some(Boot::new([255; 32])), ..State::default() };
+        for status in 0..=u8::MAX {
+            longest.counts.ended(Why::Superseded, Some(status));
+        }
+        let longest = ToNetwork::State(longest);
+        assert!(line(&longest).len() < LONGEST);
+        lines.add(&line(&longest));
+        assert_eq!(lines.take::<ToNetwork>(), Ok(Some(longest)));
         lines.add(&vec![b' '; LONGEST + 1]);
         assert_eq!(lines.take::<ToSupervisor>(), Err(TooLong));
     }

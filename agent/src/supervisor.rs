@@ -18,9 +18,10 @@ use rustix::{
 
 use crate::{
     answer::{Keys, NoKeys},
+    contract::termination_message,
     log::{self, say},
     machine::{Effect, Event, Machine, Settings},
-    messages::{State, ToNetwork, ToSupervisor},
+    messages::{Counts, State, ToNetwork, ToSupervisor},
     moment::Moment,
 };
 use children::Program;
@@ -47,7 +48,7 @@ pub struct Supervised {
     /// How the program is ended.
     pub settings: Settings,
     /// Where the kubelet reads the message of a container that has terminated.
-    pub termination_log: Option<PathBuf>,
+    pub termination_log: PathBuf,
 }
 
 /// Why nothing can be supervised.
@@ -95,6 +96,7 @@ struct Supervisor {
     signals: Signals,
     /// The container is being ended: nothing starts any more.
     leaves: bool,
+    counts: Counts,
     told: State,
 }
 
@@ -114,10 +116,9 @@ pub fn run(supervised: Supervised) -> Result<u8, SupervisorError> {
     // Without the right to lock so much memory, the supervisor may have to wait for its pages. It reads the clocks
     // after that.
     let _ = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE);
-    if let Some(path) = &supervised.termination_log {
-        let written = fs::write(path, crate::contract::termination_message(keys.boot()));
-        written.map_err(|source| SupervisorError::TerminationLog { path: path.clone(), source })?;
-    }
+    let path = &supervised.termination_log;
+    let written = fs::write(path, termination_message(keys.boot()));
+    written.map_err(|source| SupervisorError::TerminationLog { path: path.clone(), source })?;
     say(&format!("this start is {}; waiting for the authority to run the program", keys.boot()));
     let supervisor = Supervisor {
         machine: Machine::new(keys.boot(), supervised.settings),
@@ -129,6 +130,7 @@ pub fn run(supervised: Supervised) -> Result<u8, SupervisorError> {
         program: None,
         signals,
         leaves: false,
+        counts: Counts::default(),
         told: State::default(),
     };
     supervisor.supervise()
@@ -226,6 +228,7 @@ impl Supervisor {
                     say(&format!("the program has to end: {why}"));
                 }
                 Effect::Kill(why) => {
+                    self.counts.kills += 1;
                     self.end_all();
                     say(&format!("the program had not ended in time and was killed: {why}"));
                 }
@@ -234,6 +237,7 @@ impl Supervisor {
     }
 
     fn start(&mut self, token: i64) {
+        self.counts.starts += 1;
         let Supervised { command, group, pod, .. } = &self.supervised;
         let environment = [
             ("TOKEN", token.to_string()),
@@ -274,12 +278,15 @@ impl Supervisor {
     /// was not told to end or the container is being ended.
     fn conclude(&mut self) -> Option<u8> {
         let status = self.program.as_ref()?.status()?;
-        let was_told = self.machine.ends().is_some();
+        let ends = self.machine.ends();
+        if let Some(why) = ends {
+            self.counts.ended(why, Some(status));
+        }
         self.end_all();
         self.program = None;
         say(&format!("the program has ended with status {status}"));
         self.step(&Event::Ended);
-        (!was_told || self.leaves).then_some(status)
+        (ends.is_none() || self.leaves).then_some(status)
     }
 
     /// Kills all processes, the network process among them, and returns when none is left.
@@ -294,9 +301,17 @@ impl Supervisor {
     }
 
     fn tell(&mut self) {
-        let state =
-            State { token: self.machine.running().map(|(token, _)| token), ends: self.machine.ends() };
-        if state != self.told && self.send(&ToNetwork::State(state)) {
+        let running = self.machine.running();
+        let state = State {
+            boot: Some(self.keys.boot()),
+            floor: self.machine.promise().floor,
+            token: running.map(|(token, _)| token),
+            deadline: running.map(|(_, deadline)| deadline),
+            ends: self.machine.ends(),
+            leaves: self.leaves,
+            counts: self.counts.clone(),
+        };
+        if state != self.told && self.send(&ToNetwork::State(state.clone())) {
             self.told = state;
         }
     }

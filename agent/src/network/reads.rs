@@ -2,21 +2,23 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
-use futures::{StreamExt as _, pin_mut};
-use http::Request;
-use kube::{
-    Api, Client,
-    api::{ApiResource, DynamicObject, GroupVersionKind, WatchParams},
-};
+use anyhow::{Result, anyhow, bail};
+use http::StatusCode;
+use http_body_util::BodyExt as _;
 use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 
-use super::shared::Shared;
-use crate::{contract::Declared, log::say, messages::ToSupervisor, moment::Moment};
+use super::{api_server::Connection, metrics::ReadResult, readiness::LastRead, shared::Shared};
+use crate::{contract::Declared, log::say, moment::Moment};
 
+/// The kind, where the API server serves it.
+const API: &str = "/apis/leadergroup.dev/v1alpha1";
+/// Only the metadata of what has changed.
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 /// The pause after a watch that ended.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
+/// Time limit for the beginning of a watch.
+const WATCH_BEGIN: Duration = Duration::from_secs(10);
 /// A watch without an event for so long is begun again: its connection may be dead. The API server itself ends it
 /// sooner.
 const LONGEST_WATCH: Duration = Duration::from_mins(6);
@@ -42,26 +44,48 @@ struct Status {
     declaration: Option<Declared>,
 }
 
+/// How the API server says that something is wrong.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Failure {
+    reason: String,
+    message: String,
+    details: Details,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Details {
+    name: String,
+}
+
 /// Reads continuously: a third of a lease after the last read, but not later than at the interval of the settings, and
 /// when the watch shows a change. After a failure it reads again soon.
-pub(super) async fn read(client: &Client, shared: &Shared) {
+pub(super) async fn read(shared: &Shared) {
+    let mut connection = Connection::new(&shared.settings.api_server);
     let mut interval = shared.settings.interval;
     let mut failures = 0;
     loop {
         let sent_at = Moment::now();
         let limit = (interval / 2).min(LONGEST_READ);
-        let answer = timeout(limit, read_once(client, shared)).await;
+        let answer = timeout(limit, read_once(&mut connection, shared)).await;
+        shared.reads.add(match &answer {
+            Ok(Ok((_, Some(_)))) => ReadResult::Declared,
+            Ok(Ok((_, None))) => ReadResult::Undeclared,
+            Ok(Err(_)) => ReadResult::Failed,
+            Err(_) => ReadResult::TimedOut,
+        });
         let wait = match answer.map_err(|_| anyhow!("no answer within {limit:?}")).flatten() {
             Ok((key, shown)) => {
                 if std::mem::take(&mut failures) > 0 {
                     say("the LeaderGroup can be read again");
                 }
-                shared.read_at.send_replace(Some(sent_at));
+                // Before the supervisor knows: the pod is not ready any more when the program may start.
+                shared.last_read.send_replace(Some(LastRead { sent_at, shown: shown.clone() }));
                 let lease = shown.as_ref().and_then(|declared| Some(declared.run.as_ref()?.lease));
                 let of_lease = lease.map_or(shared.settings.interval, |lease| lease / READS_IN_LEASE);
                 interval = of_lease.min(shared.settings.interval).max(SHORTEST_INTERVAL);
-                let read = ToSupervisor::Read { sent_at, key, shown };
-                if shared.supervisor.send(&read).await.is_err() {
+                if shared.decider.read(sent_at, key, shown).await.is_err() {
                     return;
                 }
                 interval
@@ -81,44 +105,47 @@ pub(super) async fn read(client: &Client, shared: &Shared) {
 }
 
 /// One quorum read: a GET without a `resourceVersion`. Returns the lock's key and the declared term.
-async fn read_once(client: &Client, shared: &Shared) -> Result<(Option<String>, Option<Declared>)> {
+async fn read_once(
+    connection: &mut Connection<'_>,
+    shared: &Shared,
+) -> Result<(Option<String>, Option<Declared>)> {
     let (namespace, name) = (&shared.settings.namespace, &shared.settings.group);
-    let path = format!("/apis/leadergroup.dev/v1alpha1/namespaces/{namespace}/leadergroups/{name}");
-    let group: Group = match client.request(Request::get(path).body(Vec::new())?).await {
-        Ok(group) => group,
+    let (status, body) = connection.get(&format!("{API}/namespaces/{namespace}/leadergroups/{name}")).await?;
+    if status != StatusCode::OK {
+        let failure: Failure = serde_json::from_slice(&body).unwrap_or_default();
         // Not any 404: a proxy, or an API server that does not serve the kind yet, says nothing about the group.
-        Err(kube::Error::Api(status))
-            if status.reason == "NotFound" && status.details.as_ref().is_some_and(|it| it.name == *name) =>
-        {
+        if status == StatusCode::NOT_FOUND && failure.reason == "NotFound" && failure.details.name == *name {
             return Ok((None, None));
         }
-        Err(error) => return Err(error.into()),
-    };
+        bail!("the API server answers with status {status}: {}", failure.message);
+    }
+    let group: Group = serde_json::from_slice(&body)?;
     let Some(Status { key, declaration }) = group.status else { return Ok((None, None)) };
     // A token of 0 stands for a group without a term.
     Ok((key, declaration.filter(|declared| declared.token > 0)))
 }
 
 /// Watches the group, and asks for a read when it changes. Reads do not depend on it.
-pub(super) async fn watch(client: &Client, shared: &Shared) {
-    let kind = GroupVersionKind::gvk("leadergroup.dev", "v1alpha1", "LeaderGroup");
-    let resource = ApiResource::from_gvk_with_plural(&kind, "leadergroups");
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &shared.settings.namespace, &resource);
-    let parameters = WatchParams::default().fields(&format!("metadata.name={}", shared.settings.group));
+pub(super) async fn watch(shared: &Shared) {
+    let (namespace, name) = (&shared.settings.namespace, &shared.settings.group);
+    let selected = format!("fieldSelector=metadata.name%3D{name}&resourceVersion=0&timeoutSeconds=300");
+    let path = format!("{API}/namespaces/{namespace}/leadergroups?watch=true&{selected}");
     let mut failed = false;
     loop {
-        match timeout(LONGEST_WATCH, api.watch_metadata(&parameters, "0")).await {
-            Ok(Ok(events)) => {
+        let mut connection = Connection::new(&shared.settings.api_server);
+        let begun = timeout(WATCH_BEGIN, connection.watch(&path, METADATA)).await;
+        match begun.map_err(|_| anyhow!("no answer within {WATCH_BEGIN:?}")).flatten() {
+            Ok(mut events) => {
                 failed = false;
-                pin_mut!(events);
-                while let Ok(Some(Ok(_))) = timeout(LONGEST_WATCH, events.next()).await {
+                // Whatever arrives belongs to an event.
+                while let Ok(Some(Ok(_))) = timeout(LONGEST_WATCH, events.frame()).await {
                     shared.changed.notify_one();
                 }
             }
-            Ok(Err(error)) if !std::mem::replace(&mut failed, true) => {
-                say(&format!("the LeaderGroup cannot be watched, so changes are seen late: {error}"));
+            Err(error) if !std::mem::replace(&mut failed, true) => {
+                say(&format!("the LeaderGroup cannot be watched, so changes are seen late: {error:#}"));
             }
-            _ => {}
+            Err(_) => {}
         }
         sleep(WATCH_PAUSE).await;
     }

@@ -1,64 +1,165 @@
-//! What the agent answers to the operator and the kubelet.
+//! Plain HTTP for clients that nobody knows.
+//!
+//! Anyone who can reach the port can send requests, so everything is bounded: the number of connections, the size of a
+//! request, the time for its head, and the time of a whole connection. Bodies are not read. A connection may carry
+//! several requests, because the operator keeps one open: it notices at once when the agent ends.
+//!
+//! A new connection is always served. If there are too many, one of the others is closed: one that has never sent a
+//! request, if there is one, and of these the oldest. So clients that send nothing keep nobody out.
 
-use std::{net::Ipv6Addr, sync::Arc, time::Duration};
-
-use anyhow::{Context as _, Result};
-use axum::{
-    Json, Router, extract::State as Extracted, http::StatusCode, response::IntoResponse, routing::get,
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
-use tokio::{net::TcpListener, time::timeout};
 
-use super::shared::Shared;
-use crate::{answer::Answer, moment::Moment};
+use bytes::Bytes;
+use http::{
+    Method, Request, Response, StatusCode,
+    header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue},
+};
+use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::{AbortHandle, JoinSet},
+    time::{Instant, sleep, timeout},
+};
 
-/// The supervisor answers at once, unless it waits for killed processes.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// A standby is ready if the last read that was answered is not older than this many intervals.
-const FRESH_INTERVALS: u32 = 3;
+use crate::log::say;
 
-/// Listens on all addresses of the pod, of both families where the kernel has both.
-pub(super) async fn listen(port: u16) -> Result<TcpListener> {
-    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
-        Ok(listener) => Ok(listener),
-        Err(_) => TcpListener::bind(("0.0.0.0", port)).await,
-    }
-    .with_context(|| format!("listening on port {port}; choose another one with --port"))
+/// How many connections are served concurrently.
+const MAX_CONNECTIONS: usize = 64;
+/// Time limit for the head of a request, from the end of the one before it. The operator asks more often than that.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// The usual time limit for a connection: after this time the next answer is the last one, and says so.
+pub(super) const LONGEST: Duration = Duration::from_mins(10);
+/// How much later a connection is closed in any case.
+const LAST_ANSWER: Duration = Duration::from_mins(1);
+/// Maximum size of the head of a request.
+const MAX_HEAD: usize = 16 * 1024;
+/// How long to wait if no file descriptor is left for a new connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// An answer to a request.
+pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+/// When a connection was used last. One that has never sent a request is less than any that has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Used {
+    has_asked: bool,
+    at: Instant,
 }
 
-/// Serves until the listener fails.
-pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) -> Result<()> {
-    let router = Router::new()
-        .route("/answer", get(answer))
-        .route("/ready", get(ready))
-        .route("/livez", get(|| async { "ok" }))
-        .with_state(shared);
-    axum::serve(listener, router).await.context("serving")
+struct Connection {
+    task: AbortHandle,
+    used: Arc<Mutex<Used>>,
 }
 
-/// What the agent promises, signed.
-async fn answer(Extracted(shared): Extracted<Arc<Shared>>) -> Result<Json<Answer>, StatusCode> {
-    let answer = timeout(PATIENCE, shared.supervisor.ask()).await.ok().flatten();
-    answer.map(Json).ok_or(StatusCode::SERVICE_UNAVAILABLE)
-}
-
-/// A standby is ready if it could start the program: its reads are answered. While the program runs, the program
-/// reports its own readiness.
-async fn ready(Extracted(shared): Extracted<Arc<Shared>>) -> impl IntoResponse {
-    if shared.state.borrow().token.is_some() {
-        return (StatusCode::OK, "the program runs\n".to_owned());
-    }
-    let longest = shared.settings.interval * FRESH_INTERVALS;
-    let age = shared.read_at.borrow().map(|at| Moment::now().since(at));
-    match age {
-        Some(age) if age <= longest => (StatusCode::OK, "the program could start\n".to_owned()),
-        Some(age) => {
-            let text =
-                format!("the LeaderGroup was last read {} s ago; see the agent's log\n", age.as_secs());
-            (StatusCode::SERVICE_UNAVAILABLE, text)
+/// Answers GET requests, which are known by their paths, for as long as this is awaited. Connections may be limited in
+/// time.
+pub(super) async fn serve<A, F>(listener: TcpListener, longest: Option<Duration>, answer: A)
+where
+    A: Fn(String) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Answer> + Send + 'static,
+{
+    let (mut tasks, mut open) = (JoinSet::new(), Vec::<Connection>::new());
+    let mut has_failed = false;
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                has_failed = false;
+                while tasks.try_join_next().is_some() {}
+                open.retain(|connection| !connection.task.is_finished());
+                make_room(&mut open);
+                let used = Arc::new(Mutex::new(Used { has_asked: false, at: Instant::now() }));
+                let task = tasks.spawn(connection(stream, longest, answer.clone(), used.clone()));
+                open.push(Connection { task, used });
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut has_failed, true) {
+                    say(&format!("connections cannot be accepted; trying again: {error}"));
+                }
+                sleep(ACCEPT_PAUSE).await;
+            }
         }
-        None => {
-            let text = "the LeaderGroup was not read yet; see the agent's log\n".to_owned();
-            (StatusCode::SERVICE_UNAVAILABLE, text)
-        }
     }
 }
+
+/// Closes the connection that is needed least, if there are too many.
+fn make_room(open: &mut Vec<Connection>) {
+    if open.len() < MAX_CONNECTIONS {
+        return;
+    }
+    let used = |connection: &Connection| *connection.used.lock().unwrap_or_else(PoisonError::into_inner);
+    let least = (0..open.len()).min_by_key(|index| used(&open[*index]));
+    if let Some(least) = least {
+        open.swap_remove(least).task.abort();
+    }
+}
+
+async fn connection<A, F>(stream: TcpStream, longest: Option<Duration>, answer: A, used: Arc<Mutex<Used>>)
+where
+    A: Fn(String) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Answer> + Send + 'static,
+{
+    let opened = Instant::now();
+    let service = service_fn(|request: Request<Incoming>| {
+        *used.lock().unwrap_or_else(PoisonError::into_inner) = Used { has_asked: true, at: Instant::now() };
+        let answer = answer.clone();
+        async move {
+            let mut response = match *request.method() {
+                Method::GET | Method::HEAD => answer(request.uri().path().to_owned()).await,
+                _ => not_allowed(),
+            };
+            if longest.is_some_and(|longest| opened.elapsed() >= longest) {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD);
+    // Errors of one connection are not reported.
+    let served = http.serve_connection(TokioIo::new(stream), service);
+    match longest {
+        Some(longest) => drop(timeout(longest + LAST_ANSWER, served).await),
+        None => drop(served.await),
+    }
+}
+
+fn not_allowed() -> Answer {
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are supported\n");
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    response
+}
+
+/// An answer for people.
+pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+    respond(status, TEXT, body)
+}
+
+/// An answer in JSON.
+pub(super) fn json(body: impl Into<Bytes>) -> Answer {
+    respond(StatusCode::OK, JSON, body)
+}
+
+/// An answer for Prometheus.
+pub(super) fn metrics(body: impl Into<Bytes>) -> Answer {
+    respond(StatusCode::OK, METRICS, body)
+}
+
+fn respond(status: StatusCode, kind: HeaderValue, body: impl Into<Bytes>) -> Answer {
+    let mut response = Response::new(Full::new(body.into()).boxed_unsync());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+#[cfg(test)]
+mod tests;

@@ -48,7 +48,7 @@ impl ApiServer {
 
     /// Declares a term.
     pub fn declare(&self, token: i64, boot: &str, cleared: bool, lease: Duration) {
-        let run = json!({ "boot": boot, "leaseMilliseconds": lease.as_millis(), "cleared": cleared });
+        let run = json!({ "token": token, "boot": boot, "leaseMilliseconds": lease.as_millis(), "cleared": cleared });
         *self.shared.declaration.lock().unwrap() = json!({ "token": token, "run": run });
     }
 

@@ -14,12 +14,11 @@ use std::{
 
 use leadergroup_agent::answer::Answer;
 use rustix::process::geteuid;
-use serde_json::json;
 use tempfile::TempDir;
 
 use crate::api_server::ApiServer;
 
-const AGENT: &str = env!("CARGO_BIN_EXE_leadergroup-agent");
+pub const AGENT: &str = env!("CARGO_BIN_EXE_leadergroup-agent");
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Waits until it is true.
@@ -45,41 +44,43 @@ impl Container {
     }
 
     pub fn start_command(api: &ApiServer, command: &[&str]) -> Self {
+        Self::start_with(api, &[], command)
+    }
+
+    /// The same, with more arguments for the agent.
+    pub fn start_with(api: &ApiServer, arguments: &[&str], command: &[&str]) -> Self {
         let directory = TempDir::new().unwrap();
         let log = fs::File::create(directory.path().join("log")).unwrap();
-        Self::start_in(directory, api, command, log.into())
+        Self::start_in(directory, api, arguments, command, log.into())
     }
 
     /// The same, with a log that nothing reads.
     pub fn start_unread(api: &ApiServer, command: &[&str]) -> Self {
-        Self::start_in(TempDir::new().unwrap(), api, command, Stdio::piped())
+        Self::start_in(TempDir::new().unwrap(), api, &[], command, Stdio::piped())
     }
 
-    fn start_in(directory: TempDir, api: &ApiServer, command: &[&str], log: Stdio) -> Self {
+    fn start_in(
+        directory: TempDir,
+        api: &ApiServer,
+        arguments: &[&str],
+        command: &[&str],
+        log: Stdio,
+    ) -> Self {
         let file = |name: &str| directory.path().join(name);
-        let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "test",
-            "clusters": [{ "name": "test", "cluster": { "server": format!("http://127.0.0.1:{}", api.port) } }],
-            "users": [{ "name": "test", "user": {} }],
-            "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test" } }],
-        });
-        fs::write(file("config"), config.to_string()).unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        // Without root, only a user namespace gives the right to make the others.
-        let user: &[&str] = if geteuid().is_root() { &[] } else { &["--map-root-user"] };
         // In a session of its own, as a container is in a control group of its own: other tests do not take its share
         // of the CPU.
         let unshare = Command::new("setsid")
             .arg("unshare")
-            .args(user)
+            .args(user())
             .args(["--pid", "--fork", "--mount-proc", "--kill-child", AGENT, "run", "--group", "web"])
             .args(["--namespace", "shop", "--pod", "web-0", "--interval", "1", "--lapse-timeout", "1"])
             .args(["--stop-timeout", "60", "--port", &port.to_string()])
-            .arg("--termination-log")
+            .args(["--api-server", &format!("http://127.0.0.1:{}", api.port), "--termination-log"])
             .arg(file("termination-log"))
+            .args(arguments)
             .arg("--")
             .args(command)
-            .env("KUBECONFIG", file("config"))
             .current_dir(directory.path())
             .stdin(Stdio::null())
             .stdout(fs::File::create(file("output")).unwrap())
@@ -95,6 +96,10 @@ impl Container {
 
     pub fn read(&self, name: &str) -> Option<String> {
         fs::read_to_string(self.file(name)).ok()
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        fs::write(self.file(name), text).unwrap();
     }
 
     pub fn modified(&self, name: &str) -> Option<SystemTime> {
@@ -118,19 +123,40 @@ impl Container {
 
     /// The floor that the agent promises, and whether nothing runs.
     pub fn answer(&self) -> (i64, bool) {
-        let mut text = String::new();
+        let mut body = String::new();
         eventually("an answer", || {
-            text.clear();
-            let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else { return false };
-            let request = b"GET /answer HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n";
-            let sent = stream.write_all(request).and_then(|()| stream.read_to_string(&mut text));
-            sent.is_ok() && text.starts_with("HTTP/1.1 200")
+            self.get("/answer").is_some_and(|(status, text)| {
+                body = text;
+                status == 200
+            })
         });
-        let body = text.split("\r\n\r\n").nth(1).unwrap();
-        let answer: Answer = serde_json::from_str(body).unwrap();
+        let answer: Answer = serde_json::from_str(&body).unwrap();
         let promise = answer.verified().unwrap();
         assert_eq!(promise.boot.to_string(), self.boot());
         (promise.floor, promise.idle)
+    }
+
+    /// The status and the body that the agent answers, if it listens.
+    pub fn get(&self, path: &str) -> Option<(u16, String)> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        let (head, body) = text.split_once("\r\n\r\n")?;
+        Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+    }
+
+    /// A new connection to the agent.
+    pub fn connect(&self) -> TcpStream {
+        let mut connected = None;
+        eventually("a connection", || {
+            connected = TcpStream::connect(("127.0.0.1", self.port)).ok();
+            connected.is_some()
+        });
+        let stream = connected.unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream
     }
 
     /// The processes of the container whose command lines contain these words. The agent's contains the program's.
@@ -191,4 +217,31 @@ impl Drop for Container {
 pub fn outside(arguments: &[&str]) -> (i32, String) {
     let output = Command::new(AGENT).args(arguments).output().unwrap();
     (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// What an agent answers on IPv4, to the path /livez, on a node whose IPv6 sockets are for IPv6 only.
+pub fn livez_where_ipv6_sockets_are_ipv6_only() -> String {
+    let script = r#"
+        set -eu
+        echo 1 >/proc/sys/net/ipv6/bindv6only
+        ip link set lo up
+        unshare --pid --fork --mount-proc --kill-child "$AGENT" run --group web --namespace shop --pod web-0 \
+          --api-server http://127.0.0.1:1 --termination-log /dev/null -- true >/dev/null & trap 'kill -KILL %1' EXIT
+        for _ in {1..600}; do
+          if exec 3<>/dev/tcp/127.0.0.1/9470; then
+            printf 'GET /livez HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n' >&3
+            cat <&3
+            exit
+          fi
+          sleep 0.05
+        done 2>/dev/null"#;
+    let mut command = Command::new("unshare");
+    command.args(user()).args(["--net", "--fork", "--kill-child", "bash", "-c", script]);
+    command.env("AGENT", AGENT);
+    String::from_utf8(command.output().unwrap().stdout).unwrap()
+}
+
+/// Without root, only a user namespace gives the right to make the others.
+fn user() -> &'static [&'static str] {
+    if geteuid().is_root() { &[] } else { &["--map-root-user"] }
 }

@@ -6,8 +6,15 @@
 
 mod api_server;
 mod container;
+mod readiness;
 
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    os::unix::fs::PermissionsExt as _,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use api_server::ApiServer;
 use container::{Container, eventually};
@@ -35,6 +42,13 @@ fn a_program_starts_with_its_term_and_ends_with_the_next() {
     eventually("its end", || container.processes("sleep 1000") == 0);
     eventually("the promise", || container.answer() == (8, true));
     assert!(container.is_running(), "it stands by");
+    eventually("the metrics", || {
+        let (_, text) = container.get("/metrics").unwrap_or_default();
+        let has = |sample: &str| text.lines().any(|line| line == format!("leadergroup_agent_{sample}"));
+        has("starts_total 1")
+            && has("ends_total{reason=\"superseded\"} 1")
+            && has("exits_total{status=\"143\"} 1")
+    });
     // No term starts twice.
     api.declare(7, &boot, true, LEASE);
     let seen = api.reads();
@@ -128,6 +142,64 @@ fn signals_reach_the_program_and_a_container_that_is_ended_starts_nothing() {
     standby.signal("run --group", "TERM");
     assert_eq!(standby.status(), 0);
     assert_eq!(standby.read("ran"), None);
+}
+
+#[test]
+fn the_operator_is_answered_on_one_connection_whoever_else_holds_connections_open() {
+    let api = ApiServer::start();
+    let container = Container::start(&api, "exec sleep 1003");
+    container.boot();
+    let mut operators = container.connect();
+    let mut ask = || {
+        operators.write_all(b"GET /answer HTTP/1.1\r\nHost: agent\r\n\r\n").unwrap();
+        let mut text = Vec::new();
+        while !text.ends_with(b"\"}") {
+            let mut bytes = [0; 1024];
+            let length = operators.read(&mut bytes).unwrap();
+            assert!(length > 0, "closed");
+            text.extend_from_slice(&bytes[..length]);
+        }
+        assert!(text.starts_with(b"HTTP/1.1 200"));
+    };
+    ask();
+    let mut slow = Vec::new();
+    for _ in 0..200 {
+        let mut stream = container.connect();
+        // The agent may have closed it.
+        let _ = stream.write_all(b"GET /answer HTTP/1.1\r\n");
+        slow.push(stream);
+    }
+    ask();
+    assert_eq!(container.answer(), (0, true), "on a new connection");
+    container.signal("run --group", "TERM");
+    assert_eq!(container.status(), 0);
+    assert_eq!(operators.read(&mut [0; 1]).unwrap_or(0), 0, "it is seen at once");
+}
+
+#[test]
+fn the_agent_answers_on_ipv4_also_where_ipv6_sockets_are_ipv6_only() {
+    let answer = container::livez_where_ipv6_sockets_are_ipv6_only();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[test]
+fn the_agent_installs_itself_also_over_an_earlier_one() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let path = directory.path().to_str().unwrap();
+    // What an init container has left behind that was killed.
+    fs::write(directory.path().join(".leadergroup-agent.new"), "half").unwrap();
+    for _ in 0..2 {
+        assert_eq!(container::outside(&["install", path]).0, 0);
+    }
+    let names: Vec<_> = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["leadergroup-agent"]);
+    let installed = directory.path().join("leadergroup-agent");
+    assert_eq!(fs::metadata(&installed).unwrap().permissions().mode() & 0o7777, 0o555);
+    assert!(Command::new(&installed).arg("--version").status().unwrap().success());
+    assert!(fs::read(&installed).unwrap() == fs::read(container::AGENT).unwrap());
+    let (status, log) = container::outside(&["install", "/nowhere"]);
+    assert_eq!(status, 125);
+    assert!(log.contains("copying the agent to /nowhere"), "{log}");
 }
 
 #[test]

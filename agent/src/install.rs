@@ -1,0 +1,39 @@
+//! Copies the agent's own program into a directory, for an init container that fills an `emptyDir`. The containers of
+//! the pod can then run it, whatever their images have in them.
+
+use std::{
+    fs::{self, File, OpenOptions, Permissions},
+    io,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    path::Path,
+};
+
+/// The running program.
+const THIS_PROGRAM: &str = "/proc/self/exe";
+/// What it is called in the directory.
+const NAME: &str = "leadergroup-agent";
+/// Everyone may read and run it.
+const MODE: u32 = 0o555;
+
+/// Copies the program. Whoever runs it meanwhile finds the former one or the whole new one.
+pub fn install(directory: &Path) -> io::Result<()> {
+    let unfinished = directory.join(format!(".{NAME}.new"));
+    // One that an earlier init container has left behind.
+    match fs::remove_file(&unfinished) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let copied = copy(&unfinished).and_then(|()| fs::rename(&unfinished, directory.join(NAME)));
+    if copied.is_err() {
+        let _ = fs::remove_file(&unfinished);
+    }
+    copied
+}
+
+fn copy(to: &Path) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(to)?;
+    io::copy(&mut File::open(THIS_PROGRAM)?, &mut file)?;
+    // The umask does not count.
+    file.set_permissions(Permissions::from_mode(MODE))?;
+    file.sync_all()
+}
