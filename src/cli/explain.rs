@@ -195,6 +195,10 @@ fn step_words(step: &Effect) -> String {
             format!("grant token {token} to {}: {}", grant.holder.name, grant.reason)
         }
         Effect::Vacate { .. } => "free the lock, because no pod can take over".to_owned(),
+        Effect::Declare { previous, next } if previous.token == next.token => {
+            let stops = next.program().is_some_and(|run| run.stop);
+            if stops { "ask the program to end" } else { "let the program start" }.to_owned()
+        }
         Effect::Declare { next, .. } => {
             let holder = next.holder.as_ref().map_or("no pod", |pod| pod.name.as_str());
             format!("declare token {} and the holder {holder} in the status", next.token)
@@ -233,6 +237,10 @@ fn rest_words(rest: Rest) -> String {
         Rest::Unfinished { remaining } => format!(
             "A change is not finished. The owner waits at most {:.1} s for evidence about its holder",
             remaining.as_secs_f64()
+        ),
+        Rest::FormerProgram { limit } => format!(
+            "A program that may still run has to be over first, which takes at most {:.1} s",
+            limit.as_secs_f64()
         ),
         Rest::ReadAgain => "What was read is not consistent yet: the owner reads it again".to_owned(),
         Rest::NotOwned => "The group is deleted".to_owned(),

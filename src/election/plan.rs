@@ -56,6 +56,11 @@ pub enum Rest {
         /// How long.
         remaining: Duration,
     },
+    /// A program that may still run has to be over first.
+    FormerProgram {
+        /// For how long at most.
+        limit: Duration,
+    },
     /// The watch and the read disagree, or another replica is ahead: read again.
     ReadAgain,
     /// The group is gone, or belongs to another replica.
@@ -98,6 +103,9 @@ impl Rest {
         let (world, holder) = (group.world(), group.holder());
         let against = holder.and_then(|holder| group.case_against(holder));
         let verdict = holder.and_then(|holder| group.member(&holder.uid)).map(|member| member.verdict);
+        if let Some(limit) = group.waits_for_program() {
+            return Self::FormerProgram { limit };
+        }
         match (group.phase(), world.obstacle) {
             (Phase::Observing | Phase::Retired, _) => Self::NotOwned,
             (Phase::BackingOff { .. }, _) => Self::ReadAgain,

@@ -26,6 +26,16 @@ fn planned(world: &World, row: Row) -> (Vec<&'static str>, Option<String>, Rest)
 }
 
 #[test]
+fn a_plan_ends_where_a_program_has_to_be_over_first() {
+    let (steps, to, rest) = planned(&programs::silent(), row(5, Some("a"), true));
+    let limit = Duration::from_millis(10_800);
+    assert_eq!(
+        (&steps[..], to, rest),
+        (&["grant", "declare", "strip"][..], None, Rest::FormerProgram { limit })
+    );
+}
+
+#[test]
 fn a_plan_is_what_the_group_would_do() {
     let held = || row(5, Some("a"), true);
     let change = ["grant", "declare", "strip", "promote", "confirm"];

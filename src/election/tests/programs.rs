@@ -30,7 +30,7 @@ pub(super) fn supervised() -> World {
     world
 }
 
-fn silent() -> World {
+pub(super) fn silent() -> World {
     let mut world = supervised();
     world.members[0].verdict = Verdict::Silent;
     world
