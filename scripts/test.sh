@@ -24,6 +24,8 @@ beside "the build of cargo-deny" 10 scripts/cargo-deny.sh build
 
 step "clippy"
 cargo clippy --workspace --all-targets --all-features -- -D warnings
+# As others build them: without the features that the workspace turns on.
+cargo clippy -p leadergroup-lock -p leadergroup-agent --no-default-features -- -D warnings
 
 step "documentation of the code"
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --lib --document-private-items

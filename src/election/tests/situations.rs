@@ -309,7 +309,7 @@ pub(super) fn outcomes(phase: &Phase, known: &Known) -> Vec<Outcome> {
             all.extend(rechecked());
         }
         Phase::Declaring { .. } | Phase::Stopping { .. } | Phase::Clearing { .. } => {
-            all.push(Outcome::Declared)
+            all.push(Outcome::Declared);
         }
         Phase::Stripping { .. } | Phase::Repairing => all.push(Outcome::Stripped),
         Phase::Promoting { .. } => {

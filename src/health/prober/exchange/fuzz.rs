@@ -30,9 +30,8 @@ const ENDLESS: usize = 4 * 1024 * 1024;
 /// connection. Returns the outcome, whether the connection is kept, and how much of the answer was taken.
 fn probe(kind: ProbeKind, answer: &[u8], more: &[u8]) -> (ProbeOutcome, bool, usize) {
     let end_of_request: &[u8] = match &kind {
-        ProbeKind::HttpGet { scheme: ProbeScheme::Http, .. } => b"\r\n\r\n",
+        ProbeKind::Agent | ProbeKind::HttpGet { scheme: ProbeScheme::Http, .. } => b"\r\n\r\n",
         ProbeKind::Grpc { .. } => b"\x0a\x02db",
-        ProbeKind::Agent => b"\r\n\r\n",
         _ => b"",
     };
     let runtime = runtime::Builder::new_current_thread().build().expect("no system resource is needed");
