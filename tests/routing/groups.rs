@@ -65,7 +65,7 @@ async fn what_is_said_of_a_program_changes_within_its_term() {
     let former = Some(FormerRun::from(&Run::uncleared(0, Boot::new([6; 32]), lease)));
     let begun = Declaration { run: Some(run.clone()), former, ..term(1, &a, &[]) };
     let cleared = Run { cleared: true, ..run };
-    let may_start = Declaration { run: Some(cleared.clone()), former: None, ..term(1, &a, &[]) };
+    let may_start = Declaration { run: Some(cleared.clone()), former: None, ..begun.clone() };
     let stopped = Declaration { run: Some(Run { stop: true, ..cleared }), ..may_start.clone() };
     let mut last = Declaration::default();
     for next in [begun.clone(), may_start, stopped] {
