@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::{
-    api::{ConditionType, Former, HumanDuration, Reason, Role, Verdict},
+    api::{ConditionType, Former, HumanDuration, LeaderGroupSpec, Reason, Role, Verdict},
     election::{self, Member, Phase},
     operator::{
         group::Group,
@@ -188,7 +188,7 @@ fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindranc
     if eligible == 0 {
         let cause = match hindered(view) {
             Some(hindered) => format!(": {hindered}"),
-            None => "; check that they are ready and answer their probe".to_owned(),
+            None => format!("; {}", what_to_check(&view.group.record().object.spec)),
         };
         let message = format!("none of {members} pods could be active{cause}");
         return finding(Active, false, Reason::NoEligiblePod, message);
@@ -203,6 +203,18 @@ fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindranc
         Some(Trouble::Unreachable(text)) => finding(Active, false, Reason::Changing, format!("{kept}{text}")),
         Some(Trouble::Lock(text)) => finding(Active, false, Reason::LockStoreUnavailable, text.clone()),
         None => finding(Active, false, Reason::Changing, change_under_way(view.group.election())),
+    }
+}
+
+/// What makes a pod eligible.
+fn what_to_check(spec: &LeaderGroupSpec) -> String {
+    match &spec.agent {
+        None => "check that they are ready and answer their probe".to_owned(),
+        Some(agent) => format!(
+            "check that they are ready, and that leadergroup-agent runs in each of them and answers on port {}: its log says \
+             what it lacks",
+            agent.port
+        ),
     }
 }
 
@@ -321,6 +333,17 @@ mod tests {
         election::{Event, Outcome, Policy, Row, World},
         operator::object::{GroupName, record::Record},
     };
+
+    #[test]
+    fn if_no_pod_could_be_active_the_message_names_what_makes_it_so() {
+        let words = |agent: serde_json::Value| {
+            let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "agent": agent });
+            what_to_check(&serde_json::from_value(spec).expect("a spec"))
+        };
+        assert!(words(json!(null)).contains("answer their probe"));
+        let with_agents = words(json!({ "port": 9999 }));
+        assert!(with_agents.contains("leadergroup-agent") && with_agents.contains("9999"), "{with_agents}");
+    }
 
     /// A stable group whose row could not be read again.
     fn backing_off(role: Role) -> (IndexedGroup, Group) {
