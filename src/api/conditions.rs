@@ -97,7 +97,7 @@ reasons! {
     /// The database lost commits; the active pod keeps its role under a larger token.
     LostCommits: Some(Cause::Other),
     /// The program of the active pod has ended, or the term could not start it; it is started under a larger token.
-    ProgramEnded: Some(Cause::Other),
+    ProgramEnded: Some(Cause::Failure),
     /// The role label or the stamp was removed from the active pod; the operator restored it under a larger token.
     LabelLost: Some(Cause::Other),
     /// The selector matches no pod.

@@ -178,7 +178,7 @@ impl Declaration {
     }
 
     /// What may run when the next term begins.
-    pub fn successor_of(&self) -> Former {
+    pub fn former_of_next(&self) -> Former {
         Former::after(self.run.as_ref(), self.former.as_ref())
     }
 

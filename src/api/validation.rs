@@ -39,13 +39,16 @@ pub enum InvalidSpec {
     )]
     SelectorContainsRole(String),
     /// A duration is out of its range.
-    #[error("spec.{field} must be {range}: write another value")]
+    #[error("spec.{field} must be {range}: write another duration, such as 5s")]
     OutOfRange {
         /// The field below `spec`.
         field: &'static str,
         /// The range, as text.
         range: &'static str,
     },
+    /// The port is not from 1 to 65535.
+    #[error("spec.agent.port must be from 1 to 65535: write another port, such as 9470")]
+    AgentPort,
     /// Counting the refusals could take longer than `ttl`, and silence would be detected first.
     #[error(
         "spec.health.failureThreshold must be from 1 to 10, and times lock.retryInterval at most lock.ttl: write a smaller one"
@@ -180,7 +183,7 @@ impl AgentSpec {
     fn validate(&self) -> Result<(), InvalidSpec> {
         let out_of_range = |field, range| Err(InvalidSpec::OutOfRange { field, range });
         if self.port == 0 {
-            return out_of_range("agent.port", "from 1 to 65535");
+            return Err(InvalidSpec::AgentPort);
         }
         if !(SHORTEST_LEASE..=LONGEST_LEASE).contains(&self.lease_duration.0) {
             return out_of_range("agent.leaseDuration", "from 2s to 1m");

@@ -84,6 +84,7 @@ impl Group {
     /// just refused to change it.
     pub(super) fn is_candidate(&self, member: &Member) -> bool {
         member.verdict == Verdict::Eligible
+            && !self.is_far_ahead(member)
             && (member.role == Role::Active || !self.refusals.bars(&member.pod.uid))
     }
 
@@ -95,11 +96,13 @@ impl Group {
     }
 
     /// Whether the holder works. A holder that is already active needs no fresh evidence, as in a stable group: the
-    /// lack of evidence may be our fault.
+    /// lack of evidence may be our fault. Neither does one whose program may start: its pod is not ready until the
+    /// program is.
     pub(super) fn works(&self, holder: &PodRef) -> bool {
         self.member(&holder.uid).is_some_and(|member| {
-            member.verdict == Verdict::Eligible
-                || (member.role == Role::Active && self.case_against(holder).is_none())
+            let was_chosen = member.role == Role::Active || self.may_run(holder);
+            (member.verdict == Verdict::Eligible && !self.is_far_ahead(member))
+                || (was_chosen && self.case_against(holder).is_none())
         })
     }
 

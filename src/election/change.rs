@@ -42,7 +42,7 @@ impl Group {
         self.trials.unanswered.clear();
         let stamps = self.world.members.iter().filter_map(|member| member.stamp);
         let floor = stamps.filter(|stamp| *stamp <= LARGEST_TOKEN).fold(self.known.declared.token, i64::max);
-        let started = self.least_token_for(&change.holder).min(LARGEST_TOKEN) - 1;
+        let started = self.least_token_for(&change.holder).saturating_sub(1);
         let request = GrantRequest {
             expected: self.known.row.token,
             floor: floor.max(self.world.declared.token).max(started),

@@ -33,8 +33,12 @@ impl Group {
         if self.known.row.holder.as_ref().is_some_and(|holder| self.case_against(holder).is_none()) {
             self.delays.lost = None;
         }
-        if self.world.obstacle.is_some() {
-            return Phase::Stable;
+        if let Some(obstacle) = self.world.obstacle {
+            let holder = self.known.row.holder.clone().filter(|_| obstacle != Reason::InvalidSpec);
+            return match holder.filter(|holder| self.lacks_program(holder)) {
+                Some(holder) => self.start_program(&holder, now, effects),
+                None => Phase::Stable,
+            };
         }
         if self.known.row.holder.is_none() && self.known.is_behind() && self.declared_holder_is_labelled() {
             // It was promoted late, or its label was seen late. It is not a stray: it keeps the role.
@@ -57,7 +61,8 @@ impl Group {
 
     /// The reason to replace the holder; none if it is healthy or merely unproven.
     pub(super) fn case_against(&self, holder: &PodRef) -> Option<Reason> {
-        self.member(&holder.uid).map_or(Some(Reason::PodDeleted), |member| member.verdict.against())
+        let Some(member) = self.member(&holder.uid) else { return Some(Reason::PodDeleted) };
+        member.verdict.against().or_else(|| self.case_against_program(member))
     }
 
     /// Whether the holder has ended for good, as opposed to being unhealthy.
@@ -79,14 +84,15 @@ impl Group {
             || self.world.policy.paused
             || !(self.works(holder) || self.is_contested(holder))
         {
-            if self.starts_program(holder) {
-                return self.start_program(holder, now, effects);
-            }
             if self.keeps_its_label()
                 && let Some(changing) = self.hand_over(holder, now, effects)
             {
                 return changing;
             }
+            if self.lacks_program(holder) {
+                return self.start_program(holder, now, effects);
+            }
+            self.wake_if_late(holder);
             self.calls.failures = 0;
             if self.keeps_its_label() {
                 self.refusals.stays(&holder.uid);
@@ -170,7 +176,8 @@ impl Group {
         self.member(&holder.uid).is_some_and(|member| match member.verdict {
             Verdict::Silent | Verdict::Ended(Reason::PodDeleted) => true,
             Verdict::Failing(reason) => matches!(reason, Reason::ProbeRefused | Reason::ContainerRestarted),
-            _ => false,
+            // It comes from the agent itself.
+            _ => self.case_against_program(member).is_some(),
         })
     }
 

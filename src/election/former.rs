@@ -2,17 +2,21 @@
 
 use std::time::Duration;
 
-use crate::api::{Declaration, Former, FormerRun};
+use crate::api::{Declaration, Former, FormerRun, Run};
 
 /// What was seen of the programs of former terms. It is kept while the owner changes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Programs {
-    /// The present.
+    /// The time of the last step.
     pub(super) now: Duration,
     /// When the group was first seen.
     seen: Option<Duration>,
     /// The former program, and when a declaration of a later term was first seen.
     superseded: Option<(FormerRun, Duration)>,
+    /// The declared program that may start, by its token, and since when this is known.
+    cleared: Option<(i64, Duration)>,
+    /// The declared token for which the declaration was read again, because its holder seemed to lack a program.
+    pub(super) read_for: Option<i64>,
     /// Those programs of the present and the former term that are over, by the word of their agents or the kubelet. The
     /// pods that said so may be gone.
     pub(super) over: Vec<FormerRun>,
@@ -23,11 +27,29 @@ impl Programs {
     pub(super) fn see(&mut self, declared: &Declaration) {
         let now = self.now;
         self.seen.get_or_insert(now);
+        if let Some(run) = declared.program().filter(|run| run.cleared)
+            && self.cleared.is_none_or(|(token, _)| token < run.token)
+        {
+            self.cleared = Some((run.token, now));
+        }
         let Former::One(run) = declared.former() else { return };
         // The tokens of former programs only grow.
         if self.superseded.as_ref().is_none_or(|(known, _)| known.token < run.token) {
             self.superseded = Some((run, now));
         }
+    }
+
+    /// Whether this program, which may start, should have started by now: an agent reads the declaration three times a
+    /// lease.
+    pub(super) fn is_late(&self, run: &Run) -> bool {
+        let since = self.cleared.filter(|(token, _)| *token == run.token).map(|(_, since)| since);
+        since.is_some_and(|since| self.now >= since + run.lease)
+    }
+
+    /// When that will be.
+    pub(super) fn late_at(&self, run: &Run) -> Option<Duration> {
+        let since = self.cleared.filter(|(token, _)| *token == run.token).map(|(_, since)| since);
+        since.map(|since| since + run.lease).filter(|at| *at > self.now)
     }
 
     /// When the lease of this program is over, whatever became of it.

@@ -25,6 +25,9 @@ use crate::api::{Declaration, Former, FormerRun, PodRef, Promised, Reason, Run, 
 
 /// How often the agent is asked whose answer is awaited.
 const ASK_INTERVAL: Duration = Duration::from_millis(50);
+/// How much larger than the declared token one may be that an agent has seen: in a group that was created again, or
+/// whose status was restored from a backup. There is room for a million such leaps.
+const MOST_AHEAD: i64 = 1 << 32;
 
 impl Group {
     /// Takes in the declarations that are known by now.
@@ -59,7 +62,7 @@ impl Group {
     /// The program of a new term for this pod, and what may run beside it. Without an answer of the pod's agent there
     /// is none.
     pub(super) fn program_for(&self, pod: &PodRef) -> (Option<Run>, Option<FormerRun>) {
-        let former = self.known.declared.successor_of();
+        let former = self.known.declared.former_of_next();
         let Some((policy, agent)) = self.world.policy.agent.zip(self.agent_of(pod)) else {
             return (None, former.into_field());
         };
@@ -81,37 +84,82 @@ impl Group {
             && self.agent_of(pod).is_none_or(|agent| agent.floor > self.known.row.token)
     }
 
+    /// Whether the agent of this pod has answered.
+    pub(super) fn has_answered(&self, pod: &PodRef) -> bool {
+        self.agent_of(pod).is_some()
+    }
+
     /// The least token under which the agent of this pod starts a program.
     pub(super) fn least_token_for(&self, pod: &PodRef) -> i64 {
         self.agent_of(pod).map_or(0, |agent| agent.floor)
     }
 
-    /// Whether the holder of the declared term needs a new one: the present one cannot run a program in it any more, or
-    /// runs one although the group has no agents.
-    pub(super) fn needs_new_program(&self, holder: &PodRef) -> bool {
+    /// Whether the agent of this pod claims to have seen a token so large that a term above it would use up the group's
+    /// tokens. A pod may claim anything.
+    pub(super) fn is_far_ahead(&self, member: &Member) -> bool {
+        let most = self.known.declared.token.saturating_add(MOST_AHEAD);
+        member.agent.is_some_and(|agent| agent.floor > most)
+    }
+
+    /// Whether the declared term is this pod's, and its program may run.
+    pub(super) fn may_run(&self, pod: &PodRef) -> bool {
+        let is_declared = self.known.declared.holder.as_ref() == Some(pod);
+        is_declared && self.known.declared.program().is_some_and(|run| run.cleared)
+    }
+
+    /// What the program of the declared term says against its holder: it is over, and the pod is not known to be able
+    /// to start another one; or it has not started within a lease, because the agent cannot read the declaration.
+    pub(super) fn case_against_program(&self, member: &Member) -> Option<Reason> {
+        let run = self.known.declared.program().filter(|_| self.may_run(&member.pod))?;
+        let agent = member.agent.filter(|agent| agent.boot == run.boot)?;
+        let is_over = member.verdict != Verdict::Eligible && self.is_said_to_be_over(&run.into());
+        let is_late = agent.floor < run.token && self.programs.is_late(run);
+        (is_over || is_late).then_some(Reason::ProgramEnded)
+    }
+
+    /// Whether the holder, which is active and works, needs a new term now: the present one cannot run a program in it
+    /// any more, or runs one although the group has no agents. The holder stays the same, so this happens in a group
+    /// that is paused, too.
+    pub(super) fn lacks_program(&self, holder: &PodRef) -> bool {
+        let proven = self.member(&holder.uid).is_some_and(|member| member.verdict == Verdict::Eligible);
+        if !proven || !self.keeps_its_label() {
+            return false;
+        }
         let program = self.known.declared.program();
         match (self.world.policy.agent, program) {
             (None, program) => program.is_some(),
             (Some(_), None) => self.agent_of(holder).is_some(),
-            (Some(_), Some(run)) => {
-                let ended = self.is_said_to_be_over(&run.into());
-                let restarted = self.agent_of(holder).is_some_and(|agent| agent.boot != run.boot);
-                !run.cleared || run.stop || ended || restarted
-            }
+            (Some(_), Some(run)) => !run.cleared || run.stop || self.has_lost_program(holder, run),
         }
     }
 
-    /// Whether the holder, which is active and works, gets a new term now, because of its program.
-    pub(super) fn starts_program(&self, holder: &PodRef) -> bool {
-        let proven = self.member(&holder.uid).is_some_and(|member| member.verdict == Verdict::Eligible);
-        proven && self.keeps_its_label() && !self.world.policy.paused && self.needs_new_program(holder)
+    fn has_lost_program(&self, holder: &PodRef, run: &Run) -> bool {
+        let restarted = self.agent_of(holder).is_some_and(|agent| agent.boot != run.boot);
+        restarted || self.is_said_to_be_over(&run.into())
     }
 
-    /// Begins a new term for the holder, whose declared term cannot run a program.
+    /// Looks again when the program of the declared term should have started, if it has not yet.
+    pub(super) fn wake_if_late(&mut self, holder: &PodRef) {
+        let run = self.known.declared.program().filter(|run| run.cleared);
+        let waits = |run: &&Run| self.agent_of(holder).is_some_and(|agent| agent.floor < run.token);
+        if let Some(at) = run.filter(waits).and_then(|run| self.programs.late_at(run)) {
+            self.wake_at(at);
+        }
+    }
+
+    /// Begins a new term for the holder, whose declared term cannot run a program. If nothing but the declaration says
+    /// so, that is read again before: the one that is known may be from a watch that is behind.
     pub(super) fn start_program(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) -> Phase {
         if now < self.pacing.relabels {
             self.wake_at(self.pacing.relabels);
             return Phase::Stable;
+        }
+        let program = self.known.declared.program();
+        let is_known = program.is_some_and(|run| self.has_lost_program(holder, run));
+        let token = self.known.declared.token;
+        if !is_known && self.programs.read_for != Some(token) {
+            self.programs.read_for = Some(token);
+            return self.read(effects);
         }
         self.pacing.relabels = now + RELABEL_INTERVAL;
         self.change(holder.clone(), Reason::ProgramEnded, now, effects)
@@ -162,9 +210,10 @@ impl Group {
             return self.grant(change, effects);
         }
         // No term starts twice, so the former holder needs a new one, too.
-        let stays = |former: &PodRef| self.reads_as_active(former) && self.works(former);
-        if change.from.as_ref().is_some_and(stays) {
-            return self.stay(change, now, effects);
+        let stays = |former: &&PodRef| self.reads_as_active(former) && self.works(former);
+        if let Some(holder) = change.from.as_ref().filter(stays).cloned() {
+            let from = Some(holder.clone());
+            return self.grant(Change { holder, from, reason: Reason::Resumed, began: now }, effects);
         }
         match self.best(change.from.as_ref(), |member| member.pod != change.holder) {
             Some(holder) => self.grant(Change { holder, ..change }, effects),

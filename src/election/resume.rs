@@ -149,6 +149,17 @@ impl Group {
                 (false, true) if self.is_spent(&change.holder) || self.refusals.has(&change.holder.uid) => {
                     self.begin(change, effects)
                 }
+                // A term below what its agent has seen never starts a program.
+                (false, false) if self.lacks_agent(&change.holder) => {
+                    if self.has_answered(&change.holder) {
+                        return self.begin(change, effects);
+                    }
+                    if now < until {
+                        self.wake_at(until);
+                        return Phase::Resuming { holder: change.holder, until };
+                    }
+                    self.fence(change, false, now, effects)
+                }
                 (false, true) if self.is_heard_again(&change) => self.stay(change, now, effects),
                 (false, true) => self.strip(change, None, effects),
                 (false, false) => self.fence(change, false, now, effects),

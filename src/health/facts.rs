@@ -37,7 +37,7 @@ pub struct PodFacts {
     pub container_problem: Option<ContainerProblem>,
     /// How often its main container was restarted; none before its first start.
     pub restarts: Option<Restarts>,
-    /// The starts of agents that have ended, as the messages of terminated containers name them.
+    /// The starts of agents that have ended, as the messages of the main container's ends name them.
     pub ended_agents: Vec<Boot>,
     /// The role label's value.
     pub role: Option<String>,
@@ -131,7 +131,7 @@ impl PodFacts {
                 container: container.name.clone(),
                 count: container.restart_count,
             }),
-            ended_agents: ended_agents(status),
+            ended_agents: main_status.map(ended_agents).unwrap_or_default(),
             role: meta.labels.as_ref().and_then(|labels| labels.get(&spec.routing.role_label)).cloned(),
             stamp: meta
                 .annotations
@@ -208,12 +208,11 @@ fn readiness(status: &PodStatus) -> Readiness {
 
 /// The kubelet reports that a container is terminated when all of its processes have ended. A container that was
 /// restarted shows the end of its former run. Without the message that the agent has left, neither proves which start
-/// of the agent has ended.
-fn ended_agents(status: &PodStatus) -> Vec<Boot> {
-    let containers = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
-    let ends = containers.flat_map(|container| [&container.state, &container.last_state]);
-    let terminated = ends.filter_map(|state| state.as_ref()?.terminated.as_ref());
-    terminated.filter_map(|ended| terminated_boot(ended.message.as_deref()?)).collect()
+/// of the agent has ended. The messages of other containers do not count, because they could name any start.
+fn ended_agents(container: &ContainerStatus) -> Vec<Boot> {
+    let ends = [&container.state, &container.last_state];
+    let ends = ends.into_iter().filter_map(|state| state.as_ref()?.terminated.as_ref());
+    ends.filter_map(|ended| terminated_boot(ended.message.as_deref()?)).collect()
 }
 
 /// The problem of a container that ended or waits to be restarted. Waiting for the first start is no problem.

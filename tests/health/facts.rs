@@ -98,7 +98,7 @@ fn a_working_pod_is_read_whole() {
 
 #[test]
 fn a_terminated_container_names_the_start_of_the_agent_that_has_ended() {
-    let boots = [[1; 32], [2; 32], [3; 32]].map(Boot::new);
+    let boots = [[1; 32], [2; 32], [3; 32], [4; 32]].map(Boot::new);
     let ended = |boot| json!({ "terminated": { "exitCode": 1, "message": format!("boot {boot}\n") } });
     let container = |name: &str, state: Value, last: Value| {
         json!({ "name": name, "image": "", "imageID": "", "ready": true, "restartCount": 1,
@@ -106,11 +106,11 @@ fn a_terminated_container_names_the_start_of_the_agent_that_has_ended() {
     };
     let mut pod = pod();
     pod["status"]["containerStatuses"] = json!([
-        container("web", json!({ "running": {} }), ended(boots[0])),
-        container("proxy", ended(boots[1]), json!({ "terminated": { "exitCode": 0 } })),
+        container("web", ended(boots[0]), ended(boots[1])),
+        container("proxy", ended(boots[2]), json!({ "terminated": { "exitCode": 0 } })),
     ]);
-    pod["status"]["initContainerStatuses"] = json!([container("agent", ended(boots[2]), json!({}))]);
-    assert_eq!(read(pod, json!({})).ended_agents, boots);
+    pod["status"]["initContainerStatuses"] = json!([container("agent", ended(boots[3]), json!({}))]);
+    assert_eq!(read(pod, json!({})).ended_agents, boots[..2], "not of other containers");
 }
 
 #[test]

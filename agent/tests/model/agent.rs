@@ -23,6 +23,14 @@ impl Clock {
         Self { offset: random.below(1_000_000_000), rate_ppm: [990_000, 1_010_000][random.index(2)] }
     }
 
+    /// The same for a replica, whose clock the kernel may bend as well.
+    pub fn bent(random: &mut Random) -> Self {
+        Self {
+            offset: random.below(1_000_000_000),
+            rate_ppm: [990_000, 1_010_000, 1_094_000][random.index(3)],
+        }
+    }
+
     /// What it shows at this true time, in microseconds.
     pub fn shows(&self, time: u64) -> u64 {
         self.offset + time / 1_000_000 * self.rate_ppm + time % 1_000_000 * self.rate_ppm / 1_000_000

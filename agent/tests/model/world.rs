@@ -142,7 +142,7 @@ pub struct World {
 impl World {
     pub fn new(seed: u64, broken: Option<Rule>) -> Self {
         let mut random = Random::new(seed);
-        let replicas = (0..REPLICAS).map(|_| Replica::new(Clock::any(&mut random))).collect();
+        let replicas = (0..REPLICAS).map(|_| Replica::new(Clock::bent(&mut random))).collect();
         let mut world = Self {
             random,
             broken,

@@ -16,7 +16,7 @@ use crate::moment::Moment;
 /// The reasons of planned changes: nothing is wrong with the pod, and the test has asked for it.
 const PLANNED: [&str; 4] = ["Switchover", "NodeCordoned", "Rollout", "Failback"];
 /// The reasons that only probes find.
-const PROBED: [&str; 2] = ["Silent", "ProbeRefused"];
+const PROBED: [&str; 3] = ["Silent", "ProbeRefused", "ProgramEnded"];
 
 /// What Kubernetes reports against a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -207,12 +207,13 @@ fn runs(journal: &std::path::Path) -> Result<Vec<Run>> {
     Ok(runs)
 }
 
-/// Fails if processes of two terms have run at the same moment, or a term after a later one. Returns the times between
-/// two terms.
+/// Fails if processes of two pods or terms have run at the same moment, or a term after a later one. Returns the times
+/// between two terms.
 fn do_not_overlap(runs: &[Run]) -> Result<String> {
-    let mut terms: BTreeMap<i64, Run> = BTreeMap::new();
+    let mut terms: BTreeMap<(i64, &str), Run> = BTreeMap::new();
     for run in runs {
-        let term = terms.entry(run.token).or_insert_with(|| run.clone());
+        let pod = run.name.split('.').nth(1).context("no pod")?;
+        let term = terms.entry((run.token, pod)).or_insert_with(|| run.clone());
         (term.first, term.last) = (term.first.min(run.first), term.last.max(run.last));
     }
     let terms: Vec<_> = terms.into_values().collect();

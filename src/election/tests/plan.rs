@@ -28,7 +28,7 @@ fn planned(world: &World, row: Row) -> (Vec<&'static str>, Option<String>, Rest)
 #[test]
 fn a_plan_ends_where_a_program_has_to_be_over_first() {
     let (steps, to, rest) = planned(&programs::silent(), row(5, Some("a"), true));
-    let limit = Duration::from_millis(10_800);
+    let limit = Duration::from_millis(11_600);
     assert_eq!(
         (&steps[..], to, rest),
         (&["grant", "declare", "strip"][..], None, Rest::FormerProgram { limit })

@@ -72,6 +72,14 @@ impl Case {
         next
     }
 
+    /// Answers the read of a declaration that seems to leave its holder without a program, if it is read.
+    fn reads_again(&mut self) {
+        if self.effect() == Effect::Read {
+            let declared = Some(self.group.world().declared.clone());
+            self.answer(Outcome::Read { row: Some(row(5, Some("a"), true)), declared });
+        }
+    }
+
     /// Waits as long as nothing is asked for and this holds.
     fn wait(&mut self, before: Duration) {
         while self.asked.is_empty() && self.group.wake().is_some_and(|wake| wake < before) {
@@ -150,9 +158,8 @@ fn no_other_word_ends_the_wait() {
 
 #[test]
 fn what_was_said_of_a_program_counts_although_its_pod_is_gone() {
-    let mut paused = over(supervised());
-    paused.policy.paused = true;
-    let mut case = Case::stable(paused);
+    let obstacle = Some(Reason::InvalidSpec);
+    let mut case = Case::stable(World { obstacle, ..over(supervised()) });
     assert!(case.asked.is_empty(), "{:?}", case.asked);
     let mut gone = supervised();
     gone.members.remove(0);
@@ -230,15 +237,73 @@ fn a_holder_whose_program_cannot_run_gets_a_new_term() {
     ];
     for (why, world) in worlds {
         let mut case = Case::stable(world);
+        case.reads_again();
         assert_eq!((case.grant().holder, case.grant().reason), (pod("a"), Reason::ProgramEnded), "{why}");
         let next = case.declared();
         assert_eq!(run_of(&next).token, 6, "{why}");
     }
-    for world in
-        [supervised(), World { policy: Policy { paused: true, ..supervised().policy }, ..over(supervised()) }]
-    {
-        assert!(Case::stable(world).asked.is_empty());
+    assert!(Case::stable(supervised()).asked.is_empty());
+}
+
+#[test]
+fn a_pause_or_an_obstacle_does_not_leave_the_holder_without_its_program() {
+    let mut paused = over(supervised());
+    paused.policy.paused = true;
+    let contested = World { obstacle: Some(Reason::SelectedByOtherGroup), ..over(supervised()) };
+    for world in [paused, contested] {
+        assert_eq!(Case::stable(world).grant().holder, pod("a"));
     }
+    let invalid = World { obstacle: Some(Reason::InvalidSpec), ..over(supervised()) };
+    assert!(Case::stable(invalid).asked.is_empty());
+
+    let mut case = Case::stable(requested());
+    let declared = case.next();
+    case.answer(Outcome::Declared);
+    let mut world = World { declared, ..over(requested()) };
+    (world.policy.paused, world.members[1].verdict) = (true, Verdict::Silent);
+    case.world(world);
+    assert_eq!(case.grant().holder, pod("a"), "its program was stopped already");
+}
+
+/// The pod alone cannot reach the API server.
+#[test]
+fn a_holder_that_cannot_run_a_program_any_more_is_replaced() {
+    let mut ended = over(supervised());
+    ended.members[0].verdict = Verdict::Unknown;
+    let case = Case::stable(ended);
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), Reason::ProgramEnded));
+
+    let mut late = supervised();
+    late.members[0].agent = Some(says("a", 4, true));
+    let mut case = Case::stable(late);
+    case.wait(NOW + LEASE);
+    assert!(case.asked.is_empty(), "{:?}", case.asked);
+    case.now = NOW + LEASE;
+    case.step(Event::Tick);
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), Reason::ProgramEnded));
+}
+
+#[test]
+fn a_pod_whose_program_is_starting_is_not_passed_over() {
+    let mut case = Case::stable(requested());
+    let stopped = case.next();
+    case.answer(Outcome::Declared);
+    case.world(World { declared: stopped, ..over(requested()) });
+    let declared = case.declared();
+    assert!(run_of(&declared).cleared);
+    // The kubelet reports that b is not ready, which is no evidence against a holder.
+    let mut world = World { declared, ..over(requested()) };
+    world.members[1].verdict = Verdict::Unknown;
+    let (ticket, _) = case.asked[0];
+    case.step(Event::Outcome(ticket, Outcome::Stripped, world));
+    assert!(matches!(case.effect(), Effect::Promote { pod: promoted, .. } if promoted == pod("b")));
+}
+
+#[test]
+fn a_pod_that_claims_to_have_seen_an_absurd_token_does_not_become_the_holder() {
+    let mut world = silent();
+    world.members[1].agent = Some(says("b", 1 << 50, true));
+    assert_eq!(Case::stable(world).grant().holder, pod("c"));
 }
 
 #[test]
@@ -246,6 +311,7 @@ fn without_agents_the_next_term_has_no_program_and_carries_the_former_one_on() {
     let mut world = supervised();
     world.policy.agent = None;
     let mut case = Case::stable(world);
+    case.reads_again();
     let next = case.declared();
     assert_eq!((next.run, next.former), (None, Some(FormerRun::from(&cleared(5, "a")))));
 }
@@ -290,6 +356,13 @@ fn a_term_is_above_what_the_agent_has_seen_and_none_begins_without_an_answer() {
     let (ticket, _) = case.asked[0];
     case.step(Event::Outcome(ticket, Outcome::Granted { token: 41 }, world.clone()));
     assert!(case.asked.is_empty(), "{:?}", case.asked);
+    case.now = case.group.wake().expect("it waits");
+    case.step(Event::Tick);
+    let mut row = row(41, Some("b"), false);
+    row.grant = Some(OWN);
+    row.pending = vec![pod("a"), pod("b")];
+    case.answer(Outcome::Read { row: Some(row), declared: Some(world.declared.clone()) });
+    assert_eq!((case.grant().holder, case.grant().floor), (pod("b"), 49), "under a larger token");
 
     world.members[1].agent = None;
     let mut case = Case::stable(world);

@@ -3,7 +3,7 @@
 use leadergroup_agent::answer::Answer;
 use parking_lot::Mutex;
 
-use crate::api::Promise;
+use crate::api::{LARGEST_TOKEN, Promise};
 
 /// The path of the answer.
 pub(super) const PATH: &str = "/answer";
@@ -21,7 +21,9 @@ impl Checked {
         if let Some((_, promise)) = last.as_ref().filter(|(known, _)| *known == answer) {
             return Some(*promise);
         }
-        let promise = answer.verified().ok()?;
+        // No operator has declared a term above the largest token, or one below zero.
+        let promise =
+            answer.verified().ok().filter(|promise| (0..=LARGEST_TOKEN).contains(&promise.floor))?;
         *last = Some((answer, promise));
         Some(promise)
     }
@@ -46,6 +48,9 @@ mod tests {
         }
         for forged in [text(8, true).replace(":8", ":9"), text(9, false).replace("false", "true")] {
             assert_eq!(checked.promise(forged.as_bytes()), None, "{forged}");
+        }
+        for absurd in [i64::MIN, -1, LARGEST_TOKEN + 1, i64::MAX] {
+            assert_eq!(checked.promise(text(absurd, true).as_bytes()), None, "{absurd}");
         }
         for other in ["", "ok", "{}", "null"] {
             assert_eq!(checked.promise(other.as_bytes()), None, "{other}");

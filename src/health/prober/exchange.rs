@@ -70,10 +70,11 @@ pub(super) async fn ask(
     let Ok(request) = request(ip, probe, keep) else {
         return ProbeOutcome::Void(VoidCause::System(None)).into();
     };
+    let most = if probe.kind == ProbeKind::Agent { MAX_BODY } else { 0 };
     let (mut answer, body) = match scheme {
-        ProbeScheme::Http => get(stream, request, keep).await,
+        ProbeScheme::Http => get(stream, request, keep, most).await,
         ProbeScheme::Https => match tls.connect(ServerName::IpAddress(ip.into()), stream).await {
-            Ok(stream) => get(stream, request, keep).await,
+            Ok(stream) => get(stream, request, keep, most).await,
             Err(error) => return of_io(&error).into(),
         },
     };
@@ -142,10 +143,12 @@ fn request(ip: IpAddr, probe: &ResolvedProbe, keep: bool) -> http::Result<Reques
     Ok(request)
 }
 
+/// Keeps at most `most` of the body.
 async fn get(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Empty<Bytes>>,
     keep: bool,
+    most: usize,
 ) -> (Answer, Vec<u8>) {
     let mut builder = http1::Builder::new();
     builder.max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
@@ -157,7 +160,7 @@ async fn get(
         let response = sender.send_request(request).await?;
         let status = response.status().as_u16();
         let kept = keep && is_kept_alive(&response);
-        let (complete, body) = read_some(response.into_body()).await?;
+        let (complete, body) = read_some(response.into_body(), most).await?;
         Ok::<_, hyper::Error>((status, kept && complete, body))
     };
     // Both halves are polled in one future, so nothing keeps running after a probe is dropped.
@@ -189,14 +192,17 @@ fn is_kept_alive(response: &Response<Incoming>) -> bool {
     response.version() == Version::HTTP_11 && !options.any(closes)
 }
 
-/// Reads the body, or the beginning of a long one. Returns whether it was read to its end.
-async fn read_some(mut body: Incoming) -> Result<(bool, Vec<u8>), hyper::Error> {
-    let mut read = Vec::new();
-    while read.len() < MAX_BODY {
-        let Some(frame) = body.frame().await else { return Ok((true, read)) };
-        frame?.data_ref().into_iter().for_each(|data| read.extend_from_slice(data));
+/// Reads the body, or the beginning of a long one. Returns whether it was read to its end, and at most `most` of it.
+async fn read_some(mut body: Incoming, most: usize) -> Result<(bool, Vec<u8>), hyper::Error> {
+    let (mut read, mut kept) = (0, Vec::new());
+    while read < MAX_BODY {
+        let Some(frame) = body.frame().await else { return Ok((true, kept)) };
+        let frame = frame?;
+        let data = frame.data_ref().map_or(&[][..], |data| data);
+        read += data.len();
+        kept.extend(data.iter().take(most - kept.len()));
     }
-    Ok((false, read))
+    Ok((false, kept))
 }
 
 fn of_hyper(error: &hyper::Error) -> ProbeOutcome {

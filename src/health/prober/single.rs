@@ -225,7 +225,13 @@ impl One {
     async fn listen(self, exchange: Fuse<Exchange>, sent_at: Duration) -> bool {
         let remaining = self.target.listen.saturating_sub(self.shared.clock.now().saturating_sub(sent_at));
         match timeout(remaining, exchange).await {
-            Ok(Answer { outcome: ProbeOutcome::Success, .. }) => {
+            Ok(Answer { outcome: ProbeOutcome::Success, promise, .. }) => {
+                // What an agent has promised is true however late it is.
+                if let Some(promise) = promise
+                    && self.tell(sent_at, ProbeStep::Promised(promise)).await.is_none()
+                {
+                    return false;
+                }
                 self.tell(sent_at, ProbeStep::AnsweredLate).await.is_some()
             }
             _ => true,

@@ -159,7 +159,14 @@ impl Group {
     pub(super) fn is_unfinished(&self) -> bool {
         let at_rest = matches!(
             self.election.phase(),
-            Phase::Stable | Phase::Observing | Phase::Reading | Phase::BackingOff { .. } | Phase::Retired
+            Phase::Stable
+                | Phase::Observing
+                | Phase::Reading
+                | Phase::BackingOff { .. }
+                | Phase::Retired
+                // The wait for a program may be long, and any replica can go on with it.
+                | Phase::Stopping { declaring: None, .. }
+                | Phase::Clearing { declaring: None, .. }
         );
         self.report.writing
             || self.report.queued

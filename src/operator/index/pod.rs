@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 
 use super::node_labels::Nodes;
 use crate::{
-    api::{ElectionSpec, HoldConnection, LeaderGroupSpec, PodRef, Promise, Verdict},
+    api::{Boot, ElectionSpec, HoldConnection, LeaderGroupSpec, PodRef, Promise, Verdict},
     election::{Member, Workload},
     health::{self, NodeLeases, PodEvidence, PodFacts, ProbeEvent, ProbeStep, Target, Thresholds, VoidCause},
     operator::object::record::Record,
@@ -26,6 +26,9 @@ pub(super) struct TrackedPod {
     prioritized: u16,
     /// The last probe that its agent has answered.
     promised_by: u64,
+    /// The last starts of its agent that have answered. Only of these the kubelet's word is taken that they have ended:
+    /// any container may leave a message that names the agent of another pod.
+    answered: Vec<Boot>,
 }
 
 impl TrackedPod {
@@ -35,7 +38,8 @@ impl TrackedPod {
         evidence.kubelet(&facts, now);
         let prioritized = prioritized(pod, &record.object.spec.election);
         let member = member(pod, &facts, record);
-        Self { member, facts, evidence, hindrance: None, prioritized, promised_by: 0 }
+        let answered = Vec::new();
+        Self { member, facts, evidence, hindrance: None, prioritized, promised_by: 0, answered }
     }
 
     /// Takes a newer version of the pod in. Returns whether it differs in anything but its version.
@@ -44,7 +48,8 @@ impl TrackedPod {
         self.evidence.set_thresholds(thresholds(&facts, record));
         self.evidence.kubelet(&facts, now);
         let (verdict, agent) = (self.member.verdict, self.member.agent);
-        let member = Member { verdict, agent, ..member(pod, &facts, record) };
+        let ended = self.ended(&facts);
+        let member = Member { verdict, agent, ended, ..member(pod, &facts, record) };
         // The next world has the new version; nothing is decided because of it.
         self.facts.resource_version.clone_from(&facts.resource_version);
         self.member.version.clone_from(&member.version);
@@ -81,7 +86,16 @@ impl TrackedPod {
             none => *none = Some(promise.into()),
         }
         self.promised_by = self.promised_by.max(seq);
+        if !self.answered.contains(&promise.boot) {
+            self.answered.truncate(MOST_STARTS - 1);
+            self.answered.insert(0, promise.boot);
+            self.member.ended = self.ended(&self.facts);
+        }
         self.member.agent != before
+    }
+
+    fn ended(&self, facts: &PodFacts) -> Vec<Boot> {
+        facts.ended_agents.iter().filter(|boot| self.answered.contains(boot)).copied().collect()
     }
 
     pub(super) fn evidence(&mut self) -> &mut PodEvidence {
@@ -159,6 +173,8 @@ impl TrackedPod {
     }
 }
 
+/// How many starts of a pod's agent are remembered. The kubelet reports the last two ends.
+const MOST_STARTS: usize = 4;
 /// The most priorities of a group.
 const MOST_PRIORITIES: usize = 16;
 
@@ -189,7 +205,7 @@ fn member(pod: &Pod, facts: &PodFacts, record: &Record) -> Member {
         fencing_fits: has_its_fencing_token(pod, role, record.key.as_str()),
         verdict: Verdict::Unknown,
         agent: None,
-        ended: facts.ended_agents.clone(),
+        ended: Vec::new(),
         created: facts.created.map_or(i64::MAX, jiff::Timestamp::as_second),
         revision: revision(pod),
         workload: workload(pod),
