@@ -119,8 +119,10 @@ impl<'a> Checker<'a> {
             (Kind::EndpointSlice, Some(Object::Slice(slice))) => {
                 let is_new = self.slices.insert(name.clone(), slice.clone()).is_none();
                 self.count_in(change, slice, &change.id.namespace);
-                // Slices are created without endpoints. That says nothing about the other families.
-                if !is_new || !slice.serving.is_empty() {
+                // Slices are created without endpoints, and may be written again without any. That says nothing about
+                // the other families.
+                let listed_none = is_new || self.written.get(&name).is_none_or(BTreeSet::is_empty);
+                if !listed_none || !slice.serving.is_empty() {
                     let serving = slice.serving.iter().cloned().collect();
                     let before = self.written.insert(name.clone(), serving).unwrap_or_default();
                     // To list no pod for a while is not a change of its own: other families may leave that out.

@@ -538,6 +538,21 @@ fn unanswered(slice: &str, until: Moment) -> Unanswered {
 }
 
 #[test]
+fn i1_a_slice_that_lists_nothing_yet_says_nothing_about_other_families() {
+    let mut tape = Tape::new();
+    tape.group(0, None);
+    tape.managed_service();
+    tape.change_holder(1, None, "a");
+    tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+    tape.managed_slice_of("IPv6", 1, &["a"]);
+    // Another replica writes it, too, as it was created.
+    tape.managed_slice_of("IPv4", 1, &[]);
+    tape.managed_slice_of("IPv4", 1, &[]);
+    tape.managed_slice_of("IPv4", 1, &["a"]);
+    assert_eq!(tape.violated(), []);
+}
+
+#[test]
 fn i1_a_slice_that_is_created_again_goes_on_with_what_it_listed() {
     let tape = || {
         let mut tape = Tape::new();
