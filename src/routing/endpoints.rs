@@ -60,6 +60,14 @@ impl SliceChange {
         let wanted = pod(&self.wanted);
         wanted.is_some() && wanted != pod(&self.seen)
     }
+
+    /// The pod that comes into a slice that has the stamp of this term already. The slice may have listed it before, and
+    /// the pod may have lost its role since: if only the watch of the pods is late, neither stamp nor version tell.
+    fn puts_back(&self) -> Option<PodRef> {
+        let (seen, wanted) = (self.seen.as_ref()?, self.wanted.as_ref()?);
+        let is_of_its_term = stamp_of(seen).is_some() && stamp_of(seen) == stamp_of(wanted);
+        routed_to(wanted).filter(|_| is_of_its_term && self.reroutes())
+    }
 }
 
 /// What became of a change of a slice.
@@ -100,6 +108,11 @@ impl Router {
         {
             return Ok(Published::Outdated);
         }
+        if let Some(added) = change.puts_back()
+            && !self.has_its_role(group, selector, &added, wanted).await?
+        {
+            return Ok(Published::Outdated);
+        }
         let mut known = change.seen.clone();
         for _ in 0..2 {
             let found = if let Some(seen) = known.take() {
@@ -135,6 +148,19 @@ impl Router {
         let Some(found) = self.pod(group, pod).await? else { return Ok(true) };
         let is_active = group.marks.role(&found) == Role::Active && selector.matches(found.labels());
         Ok(!is_active || address(&found, family).is_none())
+    }
+
+    /// Whether a pod that is to be put into a slice is active, by a quorum read, because a watch may be late.
+    async fn has_its_role(
+        &self,
+        group: &GroupRef,
+        selector: &PodSelector,
+        pod: &PodRef,
+        wanted: &EndpointSlice,
+    ) -> Result<bool, RoutingError> {
+        let Some(found) = self.pod(group, pod).await? else { return Ok(false) };
+        let is_active = group.marks.role(&found) == Role::Active && selector.matches(found.labels());
+        Ok(is_active && stamp_of(&found) == stamp_of(wanted))
     }
 
     /// The present basis of a decision about the slices of a Service, by quorum reads; `None` if the group is gone.

@@ -97,7 +97,7 @@ fn judged(seed: u64, only: Option<&BTreeSet<usize>>) -> Result<Passed, Failed> {
     Failed::unless_none("not at rest", &not_at_rest(&history, &[]), &run)?;
     let writes = operator_writes(&history, i64::try_from(quiet).expect("few enough revisions"));
     Failed::unless_none("writes at rest", &writes, &run)?;
-    let checked = run.checked();
+    let checked = run.judged(history);
     Failed::unless_valid(&checked.violations)?;
     let (promotions, revisions) = (checked.promotions.len(), checked.revisions);
     if promotions <= GROUPS {
@@ -105,6 +105,7 @@ fn judged(seed: u64, only: Option<&BTreeSet<usize>>) -> Result<Passed, Failed> {
     }
     let due = single_faults(&mut run, seed)?;
     until_balanced(&mut run)?;
+    write_trace(&run);
     Failed::unless_valid(&run.checked().violations)?;
     let per_second = run.now.as_secs_f64() / begun.elapsed().as_secs_f64();
     Ok(Passed { effects: run.effects.counts(), due, promotions, revisions, per_second })

@@ -1,6 +1,10 @@
 //! The recording of a run, for the checker of the end-to-end tests: every revision of every object, and all terms.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use leadergroup_e2e::{
@@ -34,6 +38,7 @@ pub fn history(api: &ApiServer, edits: &Edits, terms: Vec<Term>, cluster: &str, 
         clock_set: Vec::new(),
         faults: None,
         deadlines: Vec::new(),
+        grants_apart: BTreeSet::new(),
         unanswered: Vec::new(),
     }
 }

@@ -4,7 +4,11 @@
 //! the history is lost, and the collector fails. Each watch is short, because the server ends a short watch with a
 //! bookmark, which shows how far it came if nothing happened.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use futures::StreamExt;
@@ -150,6 +154,7 @@ impl ApiCollector {
             clock_set: Vec::new(),
             faults: None,
             deadlines: Vec::new(),
+            grants_apart: BTreeSet::new(),
             unanswered: Vec::new(),
         }
     }

@@ -71,6 +71,8 @@ struct Checker<'a> {
     slices: BTreeMap<Name, SliceView>,
     /// The serving endpoints that each slice, or the one of its name before it, was last written with.
     written: BTreeMap<Name, BTreeSet<String>>,
+    /// What they listed before, when they last listed anything.
+    listed: BTreeMap<Name, BTreeSet<String>>,
     groups: BTreeMap<String, Group>,
     keys: BTreeMap<String, Announced>,
     /// The sets of active pods that were reported, so that each violation is reported once.
@@ -86,6 +88,7 @@ impl<'a> Checker<'a> {
             services: BTreeMap::new(),
             slices: BTreeMap::new(),
             written: BTreeMap::new(),
+            listed: BTreeMap::new(),
             groups: BTreeMap::new(),
             keys: BTreeMap::new(),
             reported: BTreeSet::new(),
@@ -116,10 +119,18 @@ impl<'a> Checker<'a> {
             (Kind::EndpointSlice, Some(Object::Slice(slice))) => {
                 let is_new = self.slices.insert(name.clone(), slice.clone()).is_none();
                 self.count_in(change, slice, &change.id.namespace);
-                // Slices are created without endpoints. That says nothing about the other families.
-                if !is_new || !slice.serving.is_empty() {
-                    let before = self.written.insert(name, slice.serving.iter().cloned().collect());
-                    self.compare_families(change, slice, before.unwrap_or_default());
+                // Slices are created without endpoints, and may be written again without any. That says nothing about
+                // the other families.
+                let listed_none = is_new || self.written.get(&name).is_none_or(BTreeSet::is_empty);
+                if !listed_none || !slice.serving.is_empty() {
+                    let serving = slice.serving.iter().cloned().collect();
+                    let before = self.written.insert(name.clone(), serving).unwrap_or_default();
+                    // To list no pod for a while is not a change of its own: other families may leave that out.
+                    let before =
+                        Some(before).filter(|it| !it.is_empty()).or_else(|| self.listed.remove(&name));
+                    let before = before.unwrap_or_default();
+                    self.compare_families(change, slice, before.clone());
+                    self.listed.insert(name, before);
                 }
             }
             (Kind::LeaderGroup, Some(Object::Group(group))) => {
@@ -220,22 +231,42 @@ impl<'a> Checker<'a> {
     }
 
     /// The slices of several address families are written one after the other. A slice is behind by one change at most:
-    /// when one of a family is written, the others list what this one lists now, or did before. If another one is of a
-    /// later term, this one is behind itself. A slice whose write is not answered waits for the answer.
+    /// when one of a family is written, the others list what this one lists now, or did before.
+    ///
+    /// If another one is of a later term, this one is behind itself: a write of the former owner was late, or the owner
+    /// has written the other one first. Then the roles are exchanged: this one lists what the other one lists now, or
+    /// did before.
+    ///
+    /// A slice whose write is not answered waits for the answer, and may be behind by more. Slices of other Services
+    /// do not wait, and neither does one of this Service in another family.
     fn compare_families(&mut self, change: &Change, slice: &SliceView, before: BTreeSet<String>) {
-        let mut others = self.slices.iter().filter(|((of, _), _)| *of == change.id.namespace);
-        if self.history.is_unanswered(change.seen) || others.any(|(_, other)| slice.is_behind(other)) {
-            return;
-        }
-        let Some(mut serving) = self.serving(change, slice, &change.id.namespace) else { return };
-        let mut known = serving.remove(&slice.family).unwrap_or_default();
-        known.extend(before);
-        let behind: BTreeSet<_> =
-            serving.into_values().flatten().filter(|pod| !known.contains(pod)).collect();
+        let namespace = &change.id.namespace;
+        let Some(mut serving) = self.serving(change, slice, namespace) else { return };
+        let own = serving.remove(&slice.family).unwrap_or_default();
+        let others = self.slices.range((namespace.clone(), String::new())..);
+        let others = others.take_while(|((of, _), _)| of == namespace);
+        let others: Vec<_> = others.filter(|(_, other)| other.service == slice.service).collect();
+        let waits = |name: &Name| self.history.is_unanswered(name, change.seen);
+        let ahead: Vec<_> = others.iter().filter(|(_, other)| slice.is_behind(other)).collect();
+        let behind: BTreeSet<String> = if ahead.is_empty() {
+            others.iter().filter(|(name, _)| waits(name)).for_each(|(_, other)| {
+                serving.remove(&other.family);
+            });
+            let known: BTreeSet<_> = own.union(&before).collect();
+            serving.into_values().flatten().filter(|pod| !known.contains(pod)).collect()
+        } else if waits(&(namespace.clone(), change.id.name.clone())) {
+            BTreeSet::new()
+        } else {
+            let lists = |(name, other): &(&Name, &SliceView), pod| {
+                other.serving.contains(pod) || self.listed.get(*name).is_some_and(|it| it.contains(pod))
+            };
+            slice.serving.iter().filter(|pod| !ahead.iter().all(|it| lists(it, pod))).cloned().collect()
+        };
         let service = slice.service.as_deref().unwrap_or_default();
-        let of = format!("{}/{service}, other families than {}", change.id.namespace, slice.family);
+        let of = format!("{namespace}/{service}, other families than {}", slice.family);
         if !behind.is_empty() && self.reported.insert((of, behind.clone())) {
-            let text = format!("Service {service} still lists {behind:?} in another address family");
+            let late = if ahead.is_empty() { "still lists" } else { "lists late" };
+            let text = format!("Service {service} {late} {behind:?} in one of its address families");
             self.violated(Invariant::OneActive, change, text);
         }
     }
@@ -389,7 +420,13 @@ impl<'a> Checker<'a> {
             terms.sort_by_key(|term| (term.token, term.granted_at));
             for pair in terms.windows(2) {
                 let (one, next) = (pair[0], pair[1]);
-                if one.token == next.token && (&one.owner, &one.grant) != (&next.owner, &next.grant) {
+                // Two databases that act as primary may grant one token. Only one of both grants can be declared, and
+                // that no token is declared twice is checked at each declaration.
+                let apart = |term: &Term| self.history.grants_apart.contains(&term.grant);
+                if one.token == next.token
+                    && (&one.owner, &one.grant) != (&next.owner, &next.grant)
+                    && apart(one) == apart(next)
+                {
                     let text =
                         format!("token {} was granted to {} and to {}", one.token, one.owner, next.owner);
                     found.push((Invariant::TokensGrow, 0, (*key).to_owned(), text));

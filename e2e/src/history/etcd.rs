@@ -108,6 +108,7 @@ impl EtcdCollector {
             clock_set: Vec::new(),
             faults: None,
             deadlines: Vec::new(),
+            grants_apart: BTreeSet::new(),
             unanswered: Vec::new(),
         }
     }

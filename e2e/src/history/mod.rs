@@ -111,6 +111,8 @@ pub struct History {
     /// The term history of the lock: every row that was ever read. `None` if the database cannot be reached from
     /// here; then promotions are checked only against the declarations.
     pub terms: Option<Vec<Term>>,
+    /// The grants of a database that acted as primary beside the present one.
+    pub grants_apart: BTreeSet<String>,
     /// Whether the database's clock is this machine's, so that a grant's time can be compared with [`Change::seen_at`].
     pub one_clock: bool,
     /// When the test had set the database's clock, on the clock of [`Change::seen_at`]; without an end while it is set.
@@ -119,9 +121,19 @@ pub struct History {
     pub faults: Option<Vec<Fault>>,
     /// How soon the test expects which pods to be replaced.
     pub deadlines: Vec<Deadline>,
-    /// When the test left writes of slices without an answer: the operator waits for it before it writes the slice
-    /// again.
-    pub unanswered: Vec<(Moment, Moment)>,
+    /// The writes of slices that the test left without an answer.
+    pub unanswered: Vec<Unanswered>,
+}
+
+/// A write of a slice without an answer: the operator waits for it before it writes the slice again.
+#[derive(Clone, Debug)]
+pub struct Unanswered {
+    /// The slice.
+    pub slice: ObjectId,
+    /// Not later than the write.
+    pub from: Moment,
+    /// Not earlier than the operator gives it up, and has written the slice again.
+    pub until: Moment,
 }
 
 /// A time during which the test made a pod fail, or asked for another one.
@@ -163,9 +175,10 @@ impl History {
         self.one_clock && !self.clock_set.iter().any(is_set)
     }
 
-    /// Whether a write of a slice may be waiting for its answer at this time.
-    fn is_unanswered(&self, at: Moment) -> bool {
-        self.unanswered.iter().any(|(from, until)| (*from..=*until).contains(&at))
+    /// Whether a write of this slice may be waiting for its answer at this time.
+    fn is_unanswered(&self, (namespace, name): &(String, String), at: Moment) -> bool {
+        let is_of = |slice: &ObjectId| (&slice.namespace, &slice.name) == (namespace, name);
+        self.unanswered.iter().any(|it| is_of(&it.slice) && (it.from..=it.until).contains(&at))
     }
 
     fn clone_without_changes(&self) -> Self {
@@ -175,6 +188,7 @@ impl History {
             baseline: self.baseline,
             complete_to: self.complete_to,
             terms: self.terms.clone(),
+            grants_apart: self.grants_apart.clone(),
             one_clock: self.one_clock,
             clock_set: self.clock_set.clone(),
             faults: self.faults.clone(),

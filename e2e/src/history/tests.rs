@@ -12,7 +12,7 @@ mod rest;
 const KEY: &str = "cluster/ns/web";
 
 /// A history under construction: every call adds one revision.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Tape {
     history: History,
 }
@@ -449,11 +449,107 @@ fn i1_an_address_family_is_behind_by_one_change_at_most() {
     let mut stays = tape();
     stays.managed_slice_of("IPv4", 2, &["b"]);
     assert_eq!(stays.violated(), [Invariant::OneActive]);
-    stays.history.unanswered = vec![(Moment::default(), Moment::default().plus(Duration::from_mins(1)))];
-    assert_eq!(stays.violated(), [], "the write of the other one is not answered");
-    let mut late = tape();
-    late.managed_slice_of("IPv6", 1, &["a"]);
-    assert_eq!(late.violated(), [], "it is behind, and still has the stamp of the former term");
+    for (name, seconds, expected) in [
+        ("web-leadergroup-ipv6", 60, &[][..]),
+        ("web-leadergroup-ipv6", 1, &[Invariant::OneActive]),
+        ("web-leadergroup-ipv4", 60, &[Invariant::OneActive]),
+        ("other-leadergroup-ipv6", 60, &[Invariant::OneActive]),
+    ] {
+        let until = Moment::default().plus(Duration::from_secs(seconds));
+        stays.history.unanswered = vec![unanswered(name, until)];
+        assert_eq!(stays.violated(), expected, "the write of {name} is not answered for {seconds} s");
+    }
+}
+
+#[test]
+fn i3_a_token_that_two_primaries_have_granted_is_used_once() {
+    let mut tape = first();
+    let granted = |tape: &Tape, grant: &str| {
+        let term =
+            Term { grant: grant.into(), owner: "b".into(), ..tape.history.terms.clone().unwrap()[0].clone() };
+        let mut tape = tape.clone();
+        tape.history.terms.as_mut().expect("made with terms").push(term);
+        tape
+    };
+    assert_eq!(granted(&tape, "other").violated(), [Invariant::TokensGrow]);
+    tape.history.grants_apart = ["other".to_owned()].into();
+    assert_eq!(granted(&tape, "other").violated(), []);
+    assert_eq!(granted(&tape, "third").violated(), [Invariant::TokensGrow], "the present one, twice");
+}
+
+#[test]
+fn i1_an_address_family_need_not_list_no_pod_between_two() {
+    let mut tape = Tape::new();
+    tape.group(0, None);
+    tape.managed_service();
+    tape.change_holder(1, None, "a");
+    tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+    tape.managed_slice_of("IPv4", 1, &["a"]);
+    tape.managed_slice_of("IPv6", 1, &["a"]);
+    tape.push(Kind::Pod, "a", None);
+    tape.managed_slice_of("IPv4", 1, &[]);
+    tape.grant(2, "b");
+    tape.group(2, Some("b"));
+    tape.pod("b", Some("active"), Some("g/2"));
+    tape.managed_slice_of("IPv4", 2, &["b"]);
+    assert_eq!(tape.violated(), [], "IPv6 goes from a to b at once");
+    tape.managed_slice_of("IPv4", 2, &["b"]);
+    assert_eq!(tape.violated(), [Invariant::OneActive], "and not that late");
+}
+
+#[test]
+fn i1_a_late_write_of_an_address_family_lists_what_another_one_lists_or_did_before() {
+    let follow = |tape: &mut Tape, token: i64, from: &str, to: &str| {
+        tape.grant(token, to);
+        tape.group(token, Some(to));
+        tape.pod(from, Some("standby"), Some(&format!("g/{token}")));
+        tape.pod(to, Some("active"), Some(&format!("g/{token}")));
+        tape.managed_slice_of("IPv4", token, &[to]);
+    };
+    let mut tape = Tape::new();
+    tape.group(0, None);
+    tape.managed_service();
+    tape.change_holder(1, None, "a");
+    tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+    tape.managed_slice_of("IPv4", 1, &["a"]);
+    tape.managed_slice_of("IPv6", 1, &["a"]);
+    follow(&mut tape, 2, "a", "b");
+    let mut once = tape.clone();
+    once.managed_slice_of("IPv6", 1, &["a"]);
+    assert_eq!(once.violated(), [], "it is behind, and still has the stamp of the former term");
+
+    let mut twice = tape;
+    follow(&mut twice, 3, "b", "c");
+    let seen = twice.history.changes.last().expect("a change").seen;
+    twice.history.unanswered = vec![unanswered("web-leadergroup-ipv6", seen)];
+    assert_eq!(twice.violated(), [], "nothing was late so far");
+    pass(&mut twice, 1);
+    let late = twice.managed_slice_of("IPv6", 1, &["a"]);
+    assert_eq!(twice.violated(), [Invariant::OneActive], "it is behind by two changes");
+    let seen = twice.history.changes.iter().find(|change| change.revision == late).expect("it").seen;
+    twice.history.unanswered = vec![unanswered("web-leadergroup-ipv6", seen)];
+    assert_eq!(twice.violated(), [], "its write was not answered");
+}
+
+/// A write of this slice was not answered until then.
+fn unanswered(slice: &str, until: Moment) -> Unanswered {
+    let slice = ObjectId { kind: Kind::EndpointSlice, namespace: "ns".into(), name: slice.into() };
+    Unanswered { slice, from: Moment::default(), until }
+}
+
+#[test]
+fn i1_a_slice_that_lists_nothing_yet_says_nothing_about_other_families() {
+    let mut tape = Tape::new();
+    tape.group(0, None);
+    tape.managed_service();
+    tape.change_holder(1, None, "a");
+    tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+    tape.managed_slice_of("IPv6", 1, &["a"]);
+    // Another replica writes it, too, as it was created.
+    tape.managed_slice_of("IPv4", 1, &[]);
+    tape.managed_slice_of("IPv4", 1, &[]);
+    tape.managed_slice_of("IPv4", 1, &["a"]);
+    assert_eq!(tape.violated(), []);
 }
 
 #[test]

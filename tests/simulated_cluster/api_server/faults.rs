@@ -15,7 +15,7 @@ pub struct RequestInfo {
     pub kind: Kind,
     /// Empty: all namespaces, or an object without one.
     pub namespace: String,
-    /// Empty for lists, watches and creations.
+    /// Empty for lists, watches, and creations that leave the name to the server.
     pub name: String,
     pub is_status: bool,
     pub dry_run: bool,

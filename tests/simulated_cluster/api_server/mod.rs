@@ -58,7 +58,7 @@ pub use deletion::DeleteOptions;
 pub use faults::{Connection, Dropped, Fate, Fates, Outcome, Refusal, RequestInfo, Verb, WatchInfo};
 pub use kinds::Kind;
 pub use names::Sequence;
-pub use object::Object;
+pub use object::{Key, Object};
 pub use patch::as_go_writes;
 pub use store::{Change, Clock, Store};
 

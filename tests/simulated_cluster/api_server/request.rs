@@ -198,6 +198,11 @@ pub fn parse(
         dry_run: false,
     };
     let action = match action {
+        Action::Create(value) => {
+            // The path does not name it. The real server takes the name for its hooks from the object, too.
+            info.name = value["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            Action::Create(value)
+        }
         Action::Delete(_) => {
             let (options, dry_run) = delete_options(body)?;
             info.dry_run = dry_run;

@@ -6,11 +6,19 @@ use serde_json::Value;
 use super::{Simulation, recorded};
 
 impl Simulation {
-    /// Faults may take terms out of the database.
+    /// Faults may take terms out of the database, so this comes before each fault that does.
     pub fn record_terms(&mut self) {
-        let former = self.former.iter().map(|(former, _)| former);
-        for term in former.chain([&self.database]).flat_map(recorded::terms) {
-            self.terms.insert((term.key.clone(), term.token, term.grant.clone()), term);
+        for (database, is_apart) in
+            self.former.iter().map(|(former, _)| (former, true)).chain([(&self.database, false)])
+        {
+            for term in recorded::terms(database) {
+                // All terms of both were recorded when the two became one.
+                let grant = term.grant.clone();
+                let is_new = self.terms.insert((term.key.clone(), term.token, grant.clone()), term).is_none();
+                if is_new && is_apart {
+                    self.grants_apart.insert(grant);
+                }
+            }
         }
     }
 

@@ -4,12 +4,17 @@ mod databases;
 mod replicas;
 mod ways;
 
-use std::{collections::BTreeMap, ops::Range, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use leadergroup::api::{ACTIVE_VALUE, ROLE_LABEL};
 use leadergroup_e2e::{
-    history::{Checked, Deadline, Fault, History, Term, check},
+    history::{self, Checked, Deadline, Fault, History, ObjectId, Term, Unanswered, check},
     random::Random,
 };
 use leadergroup_lock::memory::MemoryDatabase;
@@ -17,7 +22,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
-    api_server::{ApiServer, Clock, Kind, Object},
+    api_server::{ApiServer, Clock, Key, Kind, Object},
     cluster::Cluster,
     edits::Edits,
     faults::Effects,
@@ -37,8 +42,6 @@ const TURN: Duration = Duration::from_millis(5);
 const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
 /// For how long the operator waits for the answer to a write, with some slack.
 const LONGEST_WRITE: Duration = Duration::from_secs(36);
-/// How often the lock's terms are recorded.
-const TERMS: Duration = Duration::from_secs(1);
 
 /// The run.
 pub struct Simulation {
@@ -63,6 +66,8 @@ pub struct Simulation {
     start: Instant,
     ways: Ways,
     terms: BTreeMap<(String, i64, String), Term>,
+    /// The grants of a database that acts as primary beside the present one, or did.
+    grants_apart: BTreeSet<String>,
     faults: Vec<Fault>,
     /// How soon which active pods must be replaced.
     pub deadlines: Vec<Deadline>,
@@ -102,6 +107,7 @@ impl Simulation {
             seed,
             turns: Random::new(seed ^ 4),
             terms: BTreeMap::new(),
+            grants_apart: BTreeSet::new(),
             faults: Vec::new(),
             deadlines: Vec::new(),
             started: 0,
@@ -213,9 +219,6 @@ impl Simulation {
             }
             self.remove_ended();
             log::set(self.now, "world");
-            if self.now.as_nanos().is_multiple_of(TERMS.as_nanos()) {
-                self.record_terms();
-            }
         }
     }
 
@@ -235,12 +238,15 @@ impl Simulation {
         let terms = self.terms.values().cloned().collect();
         let cluster = cluster.unwrap_or_default();
         let history = recorded::history(&self.api, &self.edits, terms, &cluster, self.start);
-        let unanswered = self.ways.unanswered().into_iter().map(|at| {
-            let at = recorded::moment(at.duration_since(self.start));
-            (at, at.plus(LONGEST_WRITE))
+        let unanswered = self.ways.unanswered().into_iter().map(|(slice, at)| {
+            let from = recorded::moment(at.duration_since(self.start));
+            let Key { namespace, name } = slice;
+            let slice = ObjectId { kind: history::Kind::EndpointSlice, namespace, name };
+            Unanswered { slice, from, until: from.plus(LONGEST_WRITE) }
         });
         let (faults, deadlines) = (Some(self.faults.clone()), self.deadlines.clone());
-        History { faults, deadlines, unanswered: unanswered.collect(), ..history }
+        let grants_apart = self.grants_apart.clone();
+        History { faults, deadlines, grants_apart, unanswered: unanswered.collect(), ..history }
     }
 
     /// The groups, the pods and the tables of the database as they are, for the report of a failure.
@@ -274,6 +280,14 @@ impl Simulation {
     pub fn checked(&mut self) -> Checked {
         assert_eq!(self.api.unsupported(), [""; 0], "requests that the simulated API server does not know");
         let history = self.history();
+        self.judged(history)
+    }
+
+    /// The same of what was recorded until now.
+    pub fn judged(&self, history: History) -> Checked {
+        if self.deadlines.is_empty() {
+            return check(&history);
+        }
         let deadlines = Deadline::of_holders(self.deadlines.clone(), &check(&history).promotions);
         assert_eq!(deadlines.len(), self.deadlines.len(), "only pods that are active have deadlines");
         check(&History { deadlines, ..history })

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
-    api_server::{Dropped, Fate, Kind, Outcome, Refusal, RequestInfo},
+    api_server::{Dropped, Fate, Key, Kind, Outcome, Refusal, RequestInfo},
     faults::Effects,
 };
 
@@ -26,8 +26,8 @@ struct State {
     storm: Storm,
     /// The kind of the fault that lets the answers to most writes of slices be lost, if there is one.
     slices: Option<&'static str>,
-    /// When writes of slices were left without an answer.
-    unanswered: Vec<Instant>,
+    /// When writes of which slices were left without an answer.
+    unanswered: Vec<(Key, Instant)>,
     effects: Effects,
 }
 
@@ -89,15 +89,16 @@ impl Ways {
         self.0.lock().slices.filter(|_| writes)
     }
 
-    /// When writes of slices were left without an answer.
-    pub fn unanswered(&self) -> Vec<Instant> {
+    /// When writes of which slices were left without an answer.
+    pub fn unanswered(&self) -> Vec<(Key, Instant)> {
         self.0.lock().unanswered.clone()
     }
 
     fn note_unanswered(&self, request: &RequestInfo, outcome: &Outcome) {
         let is_slice = request.kind == Kind::EndpointSlice && request.verb.writes();
         if is_slice && matches!(outcome, Outcome::Hung | Outcome::HungAfterwards) {
-            self.0.lock().unanswered.push(Instant::now());
+            let slice = Key::new(&request.namespace, &request.name);
+            self.0.lock().unanswered.push((slice, Instant::now()));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{Api, ResourceExt as _};
 use leadergroup::{
     api::{Declaration, OnDelete, PodAt, PodRef, Role},
@@ -134,4 +134,46 @@ async fn a_slice_is_created_replaced_and_deleted() {
     assert_eq!(router.publish(&group, &selector, &change).await.unwrap(), Published::Done);
     router.withdraw(&group).await.unwrap();
     assert!(slices.get_opt("front-leadergroup-ipv4").await.unwrap().is_none());
+}
+
+/// A replica whose watch of pods is late sees an active pod, and that the slice does not list it.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_has_lost_its_role_is_not_put_back_into_the_slice_of_its_term() {
+    for deleted in [false, true] {
+        let stage = Stage::new();
+        let router = Router::new(stage.client.clone(), LIMIT);
+        let (group, pod) = (stage.group(), stage.pod("web-0"));
+        let service = json!({
+            "metadata": { "name": "front", "labels": { "leadergroup.dev/group": "orders" } },
+            "spec": { "ipFamilies": ["IPv4"], "clusterIP": "198.19.0.9", "ports": [{ "port": 80 }] },
+        });
+        let service = stage.server.store().create(Kind::Service, NAMESPACE, service).unwrap();
+        let ready = json!({ "phase": "Running", "podIP": "198.18.0.7", "podIPs": [{ "ip": "198.18.0.7" }] });
+        let change = |pod: &mut serde_json::Value| pod["status"] = ready;
+        stage.server.store().update(Kind::Pod, NAMESPACE, "web-0", change).unwrap();
+        router.declare(&group, &Declaration::default(), &term(1, &pod)).await.unwrap();
+        let version = at(&router, &group, &pod).await.version.unwrap();
+        router.promote(&group, KEY, 1, &pod, &version).await.unwrap();
+        let active = router.pod(&group, &pod).await.unwrap();
+        let service: Service = serde_json::from_value(service.value().clone()).unwrap();
+        let selector = router.group(&group).await.unwrap().unwrap().spec.selector;
+        let basis = Basis { generation: Some(1), service: service.resource_version() };
+        let slices: Api<EndpointSlice> = Api::namespaced(stage.client.clone(), NAMESPACE);
+        let write = async |pod: Option<&_>| {
+            let seen = slices.get_opt("front-leadergroup-ipv4").await.unwrap();
+            let wanted = Some(slice(&service, "IPv4", &group, 1, pod));
+            let change = SliceChange { service: "front".into(), seen, wanted, basis: basis.clone() };
+            router.publish(&group, &selector, &change).await.unwrap()
+        };
+        assert_eq!(write(active.as_ref()).await, Published::Done);
+        let seen = at(&router, &group, &pod).await;
+        assert!(matches!(router.strip(&group, 1, &[seen]).await.unwrap(), Stripped::Done(_, true)));
+        assert_eq!(write(None).await, Published::Done);
+        if deleted {
+            let now = crate::api_server::DeleteOptions { grace_seconds: Some(0), ..Default::default() };
+            stage.server.store().delete(Kind::Pod, NAMESPACE, "web-0", &now).unwrap();
+        }
+        assert_eq!(write(active.as_ref()).await, Published::Outdated, "deleted: {deleted}");
+        assert_eq!(slices.get("front-leadergroup-ipv4").await.unwrap().endpoints, []);
+    }
 }
