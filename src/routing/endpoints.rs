@@ -9,7 +9,10 @@
 //! address family, whose name is derived from the Service's, so that it has at most one endpoint in each family at
 //! every revision.
 
-use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use k8s_openapi::api::{
+    core::v1::{Pod, Service},
+    discovery::v1::EndpointSlice,
+};
 use kube::{
     Api, Resource as _, ResourceExt,
     api::{DeleteParams, ListParams, PostParams, Preconditions},
@@ -61,8 +64,8 @@ impl SliceChange {
         wanted.is_some() && wanted != pod(&self.seen)
     }
 
-    /// The pod that comes into a slice that has the stamp of this term already. The slice may have listed it before, and
-    /// the pod may have lost its role since: if only the watch of the pods is late, neither stamp nor version tell.
+    /// The pod that comes into a slice that has the stamp of this term already. The slice may have listed it before,
+    /// and the pod may have lost its role since: if only the watch of the pods is late, neither stamp nor version tell.
     fn puts_back(&self) -> Option<PodRef> {
         let (seen, wanted) = (self.seen.as_ref()?, self.wanted.as_ref()?);
         let is_of_its_term = stamp_of(seen).is_some() && stamp_of(seen) == stamp_of(wanted);
@@ -146,7 +149,7 @@ impl Router {
         family: &str,
     ) -> Result<bool, RoutingError> {
         let Some(found) = self.pod(group, pod).await? else { return Ok(true) };
-        let is_active = group.marks.role(&found) == Role::Active && selector.matches(found.labels());
+        let is_active = is_active_member(group, selector, &found);
         Ok(!is_active || address(&found, family).is_none())
     }
 
@@ -159,7 +162,7 @@ impl Router {
         wanted: &EndpointSlice,
     ) -> Result<bool, RoutingError> {
         let Some(found) = self.pod(group, pod).await? else { return Ok(false) };
-        let is_active = group.marks.role(&found) == Role::Active && selector.matches(found.labels());
+        let is_active = is_active_member(group, selector, &found);
         Ok(is_active && stamp_of(&found) == stamp_of(wanted))
     }
 
@@ -308,4 +311,9 @@ enum Created {
 
 fn as_writer() -> PostParams {
     PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
+}
+
+/// Whether the group selects this pod, and it is labelled active.
+fn is_active_member(group: &GroupRef, selector: &PodSelector, pod: &Pod) -> bool {
+    group.marks.role(pod) == Role::Active && selector.matches(pod.labels())
 }
