@@ -125,7 +125,12 @@ impl Router {
                     Created::Gone => return Ok(Published::Outdated),
                 }
             };
-            if !self.may_replace(group, change.seen.as_ref(), &found, wanted).await? {
+            let listed = routed_to(&found);
+            // That another pod has lost its role says nothing about the one that is listed by now.
+            let is_taken_out_unseen = wanted.endpoints.is_empty()
+                && listed.is_some()
+                && listed != change.seen.as_ref().and_then(routed_to);
+            if is_taken_out_unseen || !self.may_replace(group, change.seen.as_ref(), &found, wanted).await? {
                 return Ok(Published::Outdated);
             }
             if self.replace(&api, &found, wanted).await? {
