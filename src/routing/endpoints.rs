@@ -164,8 +164,8 @@ impl Router {
         wanted: &EndpointSlice,
     ) -> Result<bool, RoutingError> {
         let Some(found) = self.pod(group, pod).await? else { return Ok(false) };
-        let is_active = group.marks.role(&found) == Role::Active && selector.matches(found.labels());
-        Ok(is_active && stamp_of(&found) == stamp_of(wanted))
+        let is_of_this_term = stamp_of(&found) == stamp_of(wanted) && selector.matches(found.labels());
+        Ok(is_of_this_term && group.marks.role(&found) == Role::Active)
     }
 
     /// The present basis of a decision about the slices of a Service, by quorum reads; `None` if the group is gone.
