@@ -61,8 +61,8 @@ impl SliceChange {
         wanted.is_some() && wanted != pod(&self.seen)
     }
 
-    /// The pod that comes into a slice that has the stamp of this term already. The slice may have listed it before, and
-    /// the pod may have lost its role since: if only the watch of the pods is late, neither stamp nor version tell.
+    /// The pod that comes into a slice that has the stamp of this term already. The slice may have listed it before,
+    /// and the pod may have lost its role since: if only the watch of the pods is late, neither stamp nor version tell.
     fn puts_back(&self) -> Option<PodRef> {
         let (seen, wanted) = (self.seen.as_ref()?, self.wanted.as_ref()?);
         let is_of_its_term = stamp_of(seen).is_some() && stamp_of(seen) == stamp_of(wanted);
