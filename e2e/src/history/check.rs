@@ -129,7 +129,7 @@ impl<'a> Checker<'a> {
                     let before =
                         Some(before).filter(|it| !it.is_empty()).or_else(|| self.listed.remove(&name));
                     let before = before.unwrap_or_default();
-                    self.compare_families(change, slice, before.clone());
+                    self.compare_families(change, slice, &before);
                     self.listed.insert(name, before);
                 }
             }
@@ -239,7 +239,7 @@ impl<'a> Checker<'a> {
     ///
     /// A slice whose write is not answered waits for the answer, and may be behind by more. Slices of other Services
     /// do not wait, and neither does one of this Service in another family.
-    fn compare_families(&mut self, change: &Change, slice: &SliceView, before: BTreeSet<String>) {
+    fn compare_families(&mut self, change: &Change, slice: &SliceView, before: &BTreeSet<String>) {
         let namespace = &change.id.namespace;
         let Some(mut serving) = self.serving(change, slice, namespace) else { return };
         let own = serving.remove(&slice.family).unwrap_or_default();
@@ -252,7 +252,7 @@ impl<'a> Checker<'a> {
             others.iter().filter(|(name, _)| waits(name)).for_each(|(_, other)| {
                 serving.remove(&other.family);
             });
-            let known: BTreeSet<_> = own.union(&before).collect();
+            let known: BTreeSet<_> = own.union(before).collect();
             serving.into_values().flatten().filter(|pod| !known.contains(pod)).collect()
         } else if waits(&(namespace.clone(), change.id.name.clone())) {
             BTreeSet::new()

@@ -465,8 +465,11 @@ fn i1_an_address_family_is_behind_by_one_change_at_most() {
 fn i3_a_token_that_two_primaries_have_granted_is_used_once() {
     let mut tape = first();
     let granted = |tape: &Tape, grant: &str| {
-        let term =
-            Term { grant: grant.into(), owner: "b".into(), ..tape.history.terms.clone().unwrap()[0].clone() };
+        let term = Term {
+            grant: grant.into(),
+            owner: "b".into(),
+            ..tape.history.terms.as_ref().expect("made with terms")[0].clone()
+        };
         let mut tape = tape.clone();
         tape.history.terms.as_mut().expect("made with terms").push(term);
         tape

@@ -200,7 +200,7 @@ pub fn parse(
     let action = match action {
         Action::Create(value) => {
             // The path does not name it. The real server takes the name for its hooks from the object, too.
-            info.name = value["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            value["metadata"]["name"].as_str().unwrap_or_default().clone_into(&mut info.name);
             Action::Create(value)
         }
         Action::Delete(_) => {
