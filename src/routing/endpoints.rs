@@ -9,10 +9,7 @@
 //! address family, whose name is derived from the Service's, so that it has at most one endpoint in each family at
 //! every revision.
 
-use k8s_openapi::api::{
-    core::v1::{Pod, Service},
-    discovery::v1::EndpointSlice,
-};
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{
     Api, Resource as _, ResourceExt,
     api::{DeleteParams, ListParams, PostParams, Preconditions},
@@ -128,7 +125,12 @@ impl Router {
                     Created::Gone => return Ok(Published::Outdated),
                 }
             };
-            if !self.may_replace(group, change.seen.as_ref(), &found, wanted).await? {
+            let listed = routed_to(&found);
+            // That another pod has lost its role says nothing about the one that is listed by now.
+            let is_taken_out_unseen = wanted.endpoints.is_empty()
+                && listed.is_some()
+                && listed != change.seen.as_ref().and_then(routed_to);
+            if is_taken_out_unseen || !self.may_replace(group, change.seen.as_ref(), &found, wanted).await? {
                 return Ok(Published::Outdated);
             }
             if self.replace(&api, &found, wanted).await? {
@@ -149,7 +151,7 @@ impl Router {
         family: &str,
     ) -> Result<bool, RoutingError> {
         let Some(found) = self.pod(group, pod).await? else { return Ok(true) };
-        let is_active = is_active_member(group, selector, &found);
+        let is_active = group.marks.role(&found) == Role::Active && selector.matches(found.labels());
         Ok(!is_active || address(&found, family).is_none())
     }
 
@@ -162,8 +164,8 @@ impl Router {
         wanted: &EndpointSlice,
     ) -> Result<bool, RoutingError> {
         let Some(found) = self.pod(group, pod).await? else { return Ok(false) };
-        let is_active = is_active_member(group, selector, &found);
-        Ok(is_active && stamp_of(&found) == stamp_of(wanted))
+        let is_of_this_term = stamp_of(&found) == stamp_of(wanted) && selector.matches(found.labels());
+        Ok(is_of_this_term && group.marks.role(&found) == Role::Active)
     }
 
     /// The present basis of a decision about the slices of a Service, by quorum reads; `None` if the group is gone.
@@ -311,9 +313,4 @@ enum Created {
 
 fn as_writer() -> PostParams {
     PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
-}
-
-/// Whether the group selects this pod, and it is labelled active.
-fn is_active_member(group: &GroupRef, selector: &PodSelector, pod: &Pod) -> bool {
-    group.marks.role(pod) == Role::Active && selector.matches(pod.labels())
 }

@@ -468,7 +468,7 @@ fn i3_a_token_that_two_primaries_have_granted_is_used_once() {
         let term = Term {
             grant: grant.into(),
             owner: "b".into(),
-            ..tape.history.terms.clone().expect("made with terms")[0].clone()
+            ..tape.history.terms.as_ref().expect("made with terms")[0].clone()
         };
         let mut tape = tape.clone();
         tape.history.terms.as_mut().expect("made with terms").push(term);

@@ -177,3 +177,42 @@ async fn a_pod_that_has_lost_its_role_is_not_put_back_into_the_slice_of_its_term
         assert_eq!(slices.get("front-leadergroup-ipv4").await.unwrap().endpoints, []);
     }
 }
+
+/// Somebody has removed the declaration, and the watch of slices is late: only what the slice lists tells that the
+/// decision is out of date.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_came_into_a_slice_unseen_is_not_taken_out_instead_of_another() {
+    let stage = Stage::new();
+    let router = Router::new(stage.client.clone(), LIMIT);
+    let (group, one, two) = (stage.group(), stage.pod("web-0"), stage.pod("web-1"));
+    let service = json!({
+        "metadata": { "name": "front", "labels": { "leadergroup.dev/group": "orders" } },
+        "spec": { "ipFamilies": ["IPv4"], "clusterIP": "198.19.0.9", "ports": [{ "port": 80 }] },
+    });
+    let service = stage.server.store().create(Kind::Service, NAMESPACE, service).unwrap();
+    let service: Service = serde_json::from_value(service.value().clone()).unwrap();
+    for (name, ip) in [("web-0", "198.18.0.7"), ("web-1", "198.18.0.8")] {
+        let ready = json!({ "phase": "Running", "podIP": ip, "podIPs": [{ "ip": ip }] });
+        let change = |pod: &mut serde_json::Value| pod["status"] = ready;
+        stage.server.store().update(Kind::Pod, NAMESPACE, name, change).unwrap();
+    }
+    let selector = router.group(&group).await.unwrap().unwrap().spec.selector;
+    let slices: Api<EndpointSlice> = Api::namespaced(stage.client.clone(), NAMESPACE);
+    let read = async || slices.get_opt("front-leadergroup-ipv4").await.unwrap();
+    let write = async |seen: Option<EndpointSlice>, token: i64, pod: Option<&PodRef>| {
+        let found = match pod {
+            Some(pod) => router.pod(&group, pod).await.unwrap(),
+            None => None,
+        };
+        let wanted = Some(slice(&service, "IPv4", &group, token, found.as_ref()));
+        let change = SliceChange { service: "front".into(), seen, wanted, basis: Basis::default() };
+        router.publish(&group, &selector, &change).await.unwrap()
+    };
+    assert_eq!(write(None, 1, Some(&one)).await, Published::Done);
+    let seen = read().await;
+    assert_eq!(write(seen.clone(), 2, Some(&two)).await, Published::Done);
+    assert_eq!(write(seen, 1, None).await, Published::Outdated, "the first pod has no role");
+    let now = read().await;
+    assert_eq!(now.as_ref().unwrap().endpoints.len(), 1);
+    assert_eq!(write(now, 2, None).await, Published::Done, "the second one neither");
+}
