@@ -90,6 +90,15 @@ impl PodEvidence {
         self.probes.cut_off_until(now);
     }
 
+    /// This replica reached no pod on any other node between these times, this one among them. If the pod was heard
+    /// until then, its silence begins now.
+    pub fn unreached_between(&mut self, since: Duration, now: Duration) {
+        let slack = self.thresholds.retry_interval * 2;
+        if self.probes.silent_since().is_some_and(|silent| since < silent + slack) {
+            self.probes.cut_off_until(now);
+        }
+    }
+
     /// Reports of the kubelet were delayed, and those that arrive before `until` may be old. A restart that is first
     /// seen in this time may be long over, and an earlier successful probe may be one of the new container.
     pub fn news_late_until(&mut self, until: Duration) {

@@ -181,11 +181,12 @@ impl Probes {
     /// probes, and ends when we have not sent any probe for twice the retry interval.
     fn silence(&self, thresholds: &Thresholds) -> Option<(Duration, Duration)> {
         let until = self.asked_until(thresholds)?;
-        (self.unanswered.len() >= needed(thresholds)).then_some((self.window()? + thresholds.ttl, until))
+        (self.unanswered.len() >= needed(thresholds))
+            .then_some((self.silent_since()? + thresholds.ttl, until))
     }
 
     /// The start of the silence.
-    fn window(&self) -> Option<Duration> {
+    pub(super) fn silent_since(&self) -> Option<Duration> {
         let run = self.run?;
         Some(self.heard_at().map_or(run.from, |at| run.from.max(at)))
     }

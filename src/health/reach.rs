@@ -41,12 +41,13 @@ impl Reach {
         Self { own, ..Self::default() }
     }
 
-    /// A pod on this node was reached.
-    pub fn reached(&mut self, node: &str, now: Duration) {
-        if self.is_elsewhere(node) {
-            self.reached_at = Some(now);
-            self.lost = None;
+    /// A pod on this node was reached. Returns since when none on another node was, if there were several to reach.
+    pub fn reached(&mut self, node: &str, now: Duration) -> Option<Duration> {
+        if !self.is_elsewhere(node) {
+            return None;
         }
+        self.reached_at = Some(now);
+        self.lost.take().filter(|lost| lost.pods.len() >= LEAST_PODS).map(|lost| lost.since)
     }
 
     /// A probe of a pod on this node reached nobody.
@@ -88,7 +89,8 @@ impl Reach {
         alive && lost.pods.len() >= LEAST_PODS
     }
 
-    fn is_elsewhere(&self, node: &str) -> bool {
+    /// Whether this is the node of another pod than those beside this replica.
+    pub fn is_elsewhere(&self, node: &str) -> bool {
         !node.is_empty() && self.own.as_ref().is_some_and(|own| own != node)
     }
 }

@@ -457,6 +457,20 @@ fn a_stop_of_this_process_restarts_the_silence() {
 }
 
 #[test]
+fn silence_begins_anew_when_another_node_is_reached_unless_the_pod_was_silent_before_none_was() {
+    for (reached_none_since, expected) in [(1_500, Verdict::Unknown), (3_500, Verdict::Silent)] {
+        let mut evidence = ready();
+        probe(&mut evidence, 1_000, ProbeOutcome::Success);
+        for at in (2_000..=9_000).step_by(1_000) {
+            probe(&mut evidence, at, ProbeOutcome::Unanswered);
+        }
+        assert_eq!(of_holder(&evidence, 9_300), Verdict::Silent);
+        evidence.unreached_between(ms(reached_none_since), ms(9_300));
+        assert_eq!(of_holder(&evidence, 9_300), expected, "since {reached_none_since}");
+    }
+}
+
+#[test]
 fn time_without_a_network_is_not_silence() {
     let mut evidence = ready();
     probe(&mut evidence, 1_000, ProbeOutcome::Success);

@@ -41,6 +41,17 @@ fn nodes_that_renew_their_leases_but_are_not_reached_are_not_judged() {
 }
 
 #[test]
+fn a_replica_that_reaches_another_node_again_is_told_since_when_it_reached_none() {
+    let mut reach = lost(&["a", "b"]);
+    reach.lost("a", &pod("a"), s(101));
+    assert_eq!(reach.reached("own", s(106)), None);
+    assert_eq!(reach.reached("b", s(106)), Some(s(100)));
+    assert_eq!(reach.reached("a", s(106)), None, "that was told");
+    let mut reach = lost(&["a"]);
+    assert_eq!(reach.reached("a", s(106)), None, "it was a single pod");
+}
+
+#[test]
 fn a_node_that_lost_its_power_is_judged() {
     // Its last renewal arrives with a delay.
     let mut reach = lost(&["a"]);
@@ -97,7 +108,7 @@ proptest! {
         for (pause, step) in steps {
             now += s(pause);
             match step {
-                Step::Reached(node) => reach.reached(NODES[node], now),
+                Step::Reached(node) => drop(reach.reached(NODES[node], now)),
                 Step::Lost(node, name) => reach.lost(NODES[node], &pod(&format!("{node}-{name}")), now),
                 Step::Renewed(node) => {
                     reach.renewed(NODES[node], now);

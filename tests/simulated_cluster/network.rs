@@ -103,6 +103,11 @@ impl Pods {
         };
     }
 
+    /// Whether a node runs.
+    pub fn has_power(&self, node: &str) -> bool {
+        !self.0.lock().dark.contains(node)
+    }
+
     /// The network as seen from a node. The programs run in `world`.
     pub fn from(&self, node: &str, world: &Handle) -> impl Network + use<> {
         Seen { pods: self.clone(), node: node.to_owned(), world: world.clone() }

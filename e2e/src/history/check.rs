@@ -28,6 +28,7 @@ pub fn check(history: &History) -> Checked {
     checker.check_terms();
     checker.out.violations.extend(super::fencing::violations(history));
     checker.out.violations.extend(super::endpoints::violations(history));
+    checker.out.violations.extend(super::storms::violations(history));
     super::evidence::check(history, &mut checker.out);
     let late = super::deadline::violations(&history.deadlines, &checker.out.promotions);
     checker.out.violations.extend(late);
@@ -55,6 +56,8 @@ struct Group {
 #[derive(Default)]
 struct Announced {
     declared: Vec<Declared>,
+    /// Where those begin that later ones are compared with.
+    from: usize,
     promoted: Option<(i64, String)>,
 }
 
@@ -63,6 +66,13 @@ struct Declared {
     seen_at: Timestamp,
     token: i64,
     holder: Option<String>,
+    grant: Option<String>,
+}
+
+impl Announced {
+    fn compared(&self) -> &[Declared] {
+        &self.declared[self.from..]
+    }
 }
 
 struct Checker<'a> {
@@ -301,14 +311,15 @@ impl<'a> Checker<'a> {
             return;
         }
         let mut found = Vec::new();
-        let declared = announced.declared.iter().any(|d| d.token == *token && d.holder.as_ref() == Some(uid));
+        let declared =
+            announced.compared().iter().any(|d| d.token == *token && d.holder.as_ref() == Some(uid));
         if !declared {
             found.push((
                 Invariant::GrantedAndDeclared,
                 format!("turned active with token {token}, which was not declared for it before"),
             ));
         }
-        if let Some(later) = announced.declared.iter().find(|d| d.token > *token) {
+        if let Some(later) = announced.compared().iter().find(|d| d.token > *token) {
             let text = format!(
                 "turned active with token {token} after token {} was declared at revision {}",
                 later.token, later.revision
@@ -337,6 +348,7 @@ impl<'a> Checker<'a> {
         let (namespace, name) = (id.namespace.clone(), id.name.clone());
         let group = Group { namespace, name, view: view.clone(), key: key.clone() };
         let before = self.groups.insert(view.uid.clone(), group);
+        let is_first = before.as_ref().is_none_or(|before| before.view.token == 0);
         if let Some(before) = before
             && before.view.token > view.token
         {
@@ -345,8 +357,17 @@ impl<'a> Checker<'a> {
         }
         let token = view.declaration.token;
         let holder = view.declaration.holder.as_ref().map(|holder| holder.uid.clone());
+        let grant = view.declaration.grant.clone();
         let announced = self.keys.entry(key).or_default();
-        let last = announced.declared.last();
+        let apart = |grant: &Option<String>| {
+            grant.as_ref().is_some_and(|grant| self.history.grants_apart.contains(grant))
+        };
+        // Nothing tells a new group which tokens an earlier one of its name got from another database.
+        if is_first && announced.declared.last().is_some_and(|last| apart(&last.grant) != apart(&grant)) {
+            announced.from = announced.declared.len();
+            announced.promoted = None;
+        }
+        let last = announced.compared().last();
         if token == 0 || last.is_some_and(|last| last.token == token && last.holder == holder) {
             return;
         }
@@ -361,6 +382,7 @@ impl<'a> Checker<'a> {
             seen_at: change.seen_at,
             token,
             holder,
+            grant,
         });
         if let Some(text) = text {
             self.violated(Invariant::TokensGrow, change, text);

@@ -18,6 +18,7 @@ mod recorder;
 mod report;
 mod rest;
 mod roles;
+mod storms;
 mod terms;
 
 #[cfg(test)]

@@ -25,6 +25,9 @@ pub enum Invariant {
     Liveness,
     /// I7: at rest no pod that is gone or being deleted is the declared holder.
     Release,
+    /// I8: no group is written in a loop. What is written at rest is told by
+    /// [`operator_writes`](super::operator_writes).
+    Quiet,
 }
 
 impl fmt::Display for Invariant {
@@ -37,6 +40,7 @@ impl fmt::Display for Invariant {
             Self::Evidence => "I5 evidence",
             Self::Liveness => "I6 liveness",
             Self::Release => "I7 release",
+            Self::Quiet => "I8 quiet",
         })
     }
 }

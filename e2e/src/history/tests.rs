@@ -75,6 +75,7 @@ impl Tape {
         let holder = holder.map(|uid| json!({ "name": uid, "uid": uid }));
         let mut declaration = json!({ "token": token });
         if let Some(holder) = holder {
+            declaration["grant"] = format!("{token}-{}", holder["uid"].as_str().unwrap_or_default()).into();
             declaration["holder"] = holder;
         }
         let created = at(created).to_string();
@@ -478,6 +479,30 @@ fn i3_a_token_that_two_primaries_have_granted_is_used_once() {
     tape.history.grants_apart = ["other".to_owned()].into();
     assert_eq!(granted(&tape, "other").violated(), []);
     assert_eq!(granted(&tape, "third").violated(), [Invariant::TokensGrow], "the present one, twice");
+}
+
+#[test]
+fn i3_a_new_group_does_not_know_what_another_database_has_granted() {
+    let recreated = |apart: &[&str]| {
+        let mut tape = Tape::new();
+        tape.group(0, None);
+        tape.change_holder(7, None, "a");
+        tape.pod("a", Some("standby"), None);
+        tape.push(Kind::LeaderGroup, "web", None);
+        tape.group_as("web", "g2", 1, 0, None);
+        tape.grant(3, "b");
+        tape.group_as("web", "g2", 1, 3, Some("b"));
+        tape.pod("b", Some("active"), Some("g2/3"));
+        tape.history.grants_apart = apart.iter().map(|grant| (*grant).to_owned()).collect();
+        tape
+    };
+    let both = [Invariant::TokensGrow, Invariant::NoLateWrites];
+    assert_eq!(recreated(&[]).violated(), both);
+    assert_eq!(recreated(&["7-a", "3-b"]).violated(), both, "the same database");
+    assert_eq!(recreated(&["3-b"]).violated(), []);
+    let mut later = recreated(&["3-b"]);
+    later.group_as("web", "g2", 1, 2, Some("a"));
+    assert!(later.violated().contains(&Invariant::TokensGrow), "the same group");
 }
 
 #[test]

@@ -94,7 +94,8 @@ impl Controller {
         group.report.writing = false;
         match reported.map(|reported| *reported) {
             Ok(Reported::Done(object)) => {
-                (group.report.trouble, group.report.told) = (None, None);
+                group.report.trouble = None;
+                group.report.written = group.report.told.take();
                 self.apply(index::Event::GroupRead(object), now);
             }
             // Somebody else changed the group, or this replica itself, and the watch has not shown it yet. It may still

@@ -13,8 +13,8 @@ use crate::{
         message::Message,
         object::{GroupName, record::Record},
         status::{
-            causes::Causes, conditions::View, events::Events, is_minor, news, patch, refused_switchover,
-            status, warnings,
+            causes::Causes, conditions::View, events::Events, is_minor, news, patch, reads_like,
+            refused_switchover, status, warnings,
         },
         trouble::Trouble,
     },
@@ -60,7 +60,9 @@ impl Controller {
         }
         let wanted = status(View { seen, group }, inputs.hindrance.as_ref(), inputs.awaits_first_probes);
         group.report.minor_after = None;
-        if is_minor(record.status(), &wanted) && !group.report.allows_minor(now) {
+        // While two databases act as primary, another replica reports something else for as long as this one does.
+        let repeats = group.report.written.as_ref().is_some_and(|written| reads_like(written, &wanted));
+        if (repeats || is_minor(record.status(), &wanted)) && !group.report.allows_minor(now) {
             return self.timers.at_latest(name, group.report.minor_after);
         }
         group.report.spoken = !group.is_owned();

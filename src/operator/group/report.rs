@@ -24,6 +24,8 @@ const MINOR_BURST: u32 = 4;
 pub(in crate::operator) struct Report {
     /// It waits for its turn to be written.
     pub(in crate::operator) queued: bool,
+    /// What this replica wrote last.
+    pub(in crate::operator) written: Option<LeaderGroupStatus>,
     /// What was told of a status, in the log and by Events, until it is written.
     pub(in crate::operator) told: Option<LeaderGroupStatus>,
     /// A write is under way.

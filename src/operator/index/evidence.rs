@@ -20,6 +20,7 @@ impl Index {
         let Some(name) = self.placement.group_of(&event.uid) else { return };
         let Some(group) = self.groups.get_mut(name) else { return };
         let Some(pod) = group.pods.get_mut(&event.uid) else { return };
+        let mut unreached = None;
         let lost = match event.step {
             ProbeStep::Sent | ProbeStep::Waits | ProbeStep::Promised(_) => false,
             // Another replica may be able to send what this one cannot.
@@ -31,7 +32,7 @@ impl Index {
             ProbeStep::Ended(ProbeOutcome::Success | ProbeOutcome::Refused(_))
             | ProbeStep::Accepted
             | ProbeStep::AnsweredLate => {
-                self.reach.reached(pod.node(), now);
+                unreached = self.reach.reached(pod.node(), now);
                 false
             }
         };
@@ -46,6 +47,9 @@ impl Index {
         self.timers.at_latest(name, deadline);
         let name = name.clone();
         self.weigh_opinions(&name, &event.uid, lost, now, requests);
+        if let Some(since) = unreached {
+            self.reached_again(since, now);
+        }
     }
 
     /// The evidence of probes that went elsewhere no longer counts.
@@ -107,6 +111,17 @@ impl Index {
         for (name, group) in &mut self.groups {
             let elsewhere = group.pods.values_mut().filter(|pod| self.reach.cuts_off(pod.node(), now));
             elsewhere.for_each(|pod| pod.evidence().cut_off_until(now));
+            if group.assess(&self.leases, now) {
+                self.dirty.insert(name.clone());
+            }
+        }
+    }
+
+    /// A pod on another node was reached, after none was since then. The others may work as well.
+    fn reached_again(&mut self, since: Duration, now: Duration) {
+        for (name, group) in &mut self.groups {
+            let elsewhere = group.pods.values_mut().filter(|pod| self.reach.is_elsewhere(pod.node()));
+            elsewhere.for_each(|pod| pod.evidence().unreached_between(since, now));
             if group.assess(&self.leases, now) {
                 self.dirty.insert(name.clone());
             }

@@ -8,7 +8,7 @@ use super::GroupName;
 use crate::{
     api::{
         Declaration, FINALIZER, LeaderGroup, LeaderGroupStatus, RoutingSpec, SWITCHOVER_ANNOTATION,
-        SWITCHOVER_TO_ANNOTATION, SwitchoverResult,
+        SWITCHOVER_TO_ANNOTATION,
     },
     election::SwitchoverRequest,
     routing::{GroupRef, Marks},
@@ -75,14 +75,15 @@ impl Record {
         self.status().map(|status| status.declaration.clone()).unwrap_or_default()
     }
 
-    /// The switchover that its annotations request, unless the status says that it was refused.
+    /// The switchover that its annotations request, unless the status says what became of it. The declaration names
+    /// the last request, too, but somebody may have removed it.
     pub(in crate::operator) fn requested_switchover(&self) -> Option<SwitchoverRequest> {
         let annotation = |name| self.object.annotations().get(name).filter(|value| !value.is_empty());
         let id: String = annotation(SWITCHOVER_ANNOTATION)?.chars().take(LONGEST_REQUEST).collect();
         let last = self.status().and_then(|status| status.switchover.as_ref());
-        let refused = last.is_some_and(|last| last.request == id && last.result == SwitchoverResult::Refused);
+        let answered = last.is_some_and(|last| last.request == id);
         let to = annotation(SWITCHOVER_TO_ANNOTATION).cloned();
-        (!refused).then_some(SwitchoverRequest { id, to })
+        (!answered).then_some(SwitchoverRequest { id, to })
     }
 
     /// Whether the operator's finalizer is on it.
@@ -123,6 +124,33 @@ pub(in crate::operator) fn same_place(one: &str, other: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::{SwitchoverResult, SwitchoverStatus};
+
+    /// The declaration names the request that it carries out, and somebody may remove it.
+    #[test]
+    fn a_request_that_the_status_answers_is_not_carried_out_again() {
+        for result in [SwitchoverResult::Done, SwitchoverResult::Refused] {
+            let object: LeaderGroup = serde_json::from_value(serde_json::json!({
+                "metadata": { "namespace": "shop", "name": "web", "uid": "u1",
+                              "annotations": { SWITCHOVER_ANNOTATION: "one" } },
+                "spec": { "selector": {} },
+            }))
+            .expect("a group");
+            let answer = |request: &str| SwitchoverStatus {
+                request: request.to_owned(),
+                result,
+                message: String::new(),
+            };
+            let name = GroupName { namespace: "shop".into(), name: "web".into() };
+            let requested = |request| {
+                let status = LeaderGroupStatus { switchover: Some(answer(request)), ..Default::default() };
+                let object = LeaderGroup { status: Some(status), ..object.clone() };
+                Record::first(object, name.clone(), "c1").expect("a record").requested_switchover()
+            };
+            assert!(requested("one").is_none(), "{result:?}");
+            assert!(requested("an earlier one").is_some_and(|request| request.id == "one"));
+        }
+    }
 
     #[test]
     fn a_tag_of_this_cluster_names_its_group_and_no_other_does() {

@@ -84,14 +84,18 @@ pub(super) fn patch(old: Option<&LeaderGroupStatus>, wanted: &LeaderGroupStatus)
 /// Whether the status differs from the old one only in what does not concern the active pod: how many pods could take
 /// over.
 pub(super) fn is_minor(old: Option<&LeaderGroupStatus>, wanted: &LeaderGroupStatus) -> bool {
-    let Some(old) = old else { return false };
+    old.is_some_and(|old| old != wanted && reads_like(old, wanted))
+}
+
+/// Whether both say the same about the active pod.
+pub(super) fn reads_like(old: &LeaderGroupStatus, wanted: &LeaderGroupStatus) -> bool {
     let redundant = ConditionType::Redundant.to_string();
     let others = |status: &LeaderGroupStatus| -> Vec<_> {
         let others = status.conditions.iter().filter(|condition| condition.type_ != redundant);
         others.map(|condition| (condition.type_.clone(), condition.status.clone())).collect()
     };
-    old != wanted
-        && (old.observed_generation, &old.active) == (wanted.observed_generation, &wanted.active)
+    let active = |status: &LeaderGroupStatus| status.active.as_ref().map(|active| active.uid.clone());
+    (old.observed_generation, active(old)) == (wanted.observed_generation, active(wanted))
         && (&old.history, &old.switchover) == (&wanted.history, &wanted.switchover)
         && others(old) == others(wanted)
 }

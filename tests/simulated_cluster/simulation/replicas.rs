@@ -18,7 +18,12 @@ impl Simulation {
             network: &self.network,
             world: self.world.handle(),
         };
-        self.replicas.push(Process::start(&name, node, drift, &around));
+        let mut replica = Process::start(&name, node, drift, &around);
+        if !self.network.has_power(node) {
+            // It starts with its node.
+            replica.host.stop();
+        }
+        self.replicas.push(replica);
     }
 
     /// Ends a replica in the middle of what it does, and starts another one on its node, unless there is one that was

@@ -487,6 +487,22 @@ fn i8_every_write_of_the_operator_is_seen_and_told_from_the_rest() {
 }
 
 #[test]
+fn i8_a_group_that_is_written_in_a_loop_is_told_once() {
+    let violated = |every: Duration| {
+        let mut tape = Tape::new();
+        for count in 0..200 {
+            tape.group(0, None);
+            let last = tape.history.changes.last_mut().expect("the group");
+            last.seen = Moment::default().plus(every * count);
+        }
+        let found = check(&tape.history).violations;
+        found.into_iter().map(|it| it.invariant).filter(|it| *it == Invariant::Quiet).count()
+    };
+    assert_eq!(violated(Duration::from_millis(260)), 0, "within ten seconds, not in all");
+    assert_eq!(violated(Duration::from_millis(240)), 1);
+}
+
+#[test]
 fn i8_a_slice_that_the_operator_deletes_is_a_write() {
     let mut tape = Tape::new();
     tape.written(Kind::EndpointSlice, "own", "leadergroup", 1);

@@ -1,10 +1,11 @@
-//! What a replica reports of a group that it does not own.
+//! What a replica reports of a group that it does not own, and how often an owner does.
 
+use kube::runtime::watcher;
 use leadergroup_lock::LockError;
 
 use super::*;
 use crate::{
-    api::LeaderGroupStatus,
+    api::{LeaderGroupStatus, Sighting},
     operator::index::{Event, lock_view::LockNews},
 };
 
@@ -39,4 +40,29 @@ fn a_replica_that_never_reached_the_database_leaves_the_report_of_the_owner_as_i
     assert_eq!(unreachable.status, "False");
     after.conditions.clone_from(&before.conditions);
     assert_eq!(after, before);
+}
+
+/// As while two databases act as primary: the owner by the other one reports something else as soon as it sees this
+/// replica's report.
+#[test]
+fn two_owners_do_not_overwrite_each_others_reports_in_a_loop() {
+    let mut stage = listed(1);
+    stage.settle();
+    let mut reports = Vec::new();
+    for tenth in 0..600_u64 {
+        stage.now += Duration::from_millis(100);
+        let mut object = stage.view(&name(0)).group.record().object.clone();
+        let status = object.status.as_mut().expect("a status");
+        status.active = None;
+        status.conditions.iter_mut().for_each(|condition| condition.status = "Unknown".to_owned());
+        object.metadata.resource_version = Some(((1_u64 << 61) + tenth).to_string());
+        stage.see(Event::Group(None, watcher::Event::Apply(Sighting(Ok(object)))));
+        stage.turn();
+        if stage.view(&name(0)).group.report.writing {
+            reports.push(tenth / 10);
+            stage.report(&name(0));
+        }
+    }
+    assert!((4..12).contains(&reports.len()), "after so many seconds: {reports:?}");
+    assert!(reports.last().is_some_and(|last| *last >= 40), "it goes on: {reports:?}");
 }

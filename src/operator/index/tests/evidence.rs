@@ -389,3 +389,29 @@ fn a_timeout_that_is_no_longer_valid_stops_no_election_and_the_pods_are_probed_w
     let timeouts = targets.into_iter().filter_map(|(_, target)| Some(target?.probe.timeout));
     assert_eq!(timeouts.collect::<Vec<_>>(), [s(1) * 2 / 5; 2]);
 }
+
+/// A replica whose network was down reaches a standby before the holder, which may work as well.
+#[test]
+fn the_pod_that_is_reached_first_when_the_network_is_back_does_not_replace_the_holder() {
+    let case = Case::web();
+    let mut case = Case { index: case.index.on_node(Some("node-9".to_owned())), ..case };
+    for pod in ["a", "b"] {
+        case.probe(pod, ProbeOutcome::Success);
+    }
+    for _ in 0..10 {
+        case.now += s(1);
+        for pod in ["a", "b"] {
+            case.probe(pod, ProbeOutcome::Unanswered);
+        }
+    }
+    assert_eq!(case.seen("web")[0], ("a".into(), Verdict::Silent));
+    case.probe("b", ProbeOutcome::Success);
+    assert_eq!(case.dirty(), ["web"]);
+    assert_eq!(case.seen("web"), [("a".into(), Verdict::Unknown), ("b".into(), Verdict::Eligible)]);
+    for _ in 0..6 {
+        case.now += s(1);
+        case.probe("a", ProbeOutcome::Unanswered);
+        case.probe("b", ProbeOutcome::Success);
+    }
+    assert_eq!(case.seen("web")[0], ("a".into(), Verdict::Silent), "it is silent all the same");
+}
