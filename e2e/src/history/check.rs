@@ -356,6 +356,9 @@ impl<'a> Checker<'a> {
             self.violated(Invariant::TokensGrow, change, text);
         }
         let token = view.declaration.token;
+        if token == 0 {
+            return;
+        }
         let holder = view.declaration.holder.as_ref().map(|holder| holder.uid.clone());
         let grant = view.declaration.grant.clone();
         let announced = self.keys.entry(key).or_default();
@@ -368,7 +371,7 @@ impl<'a> Checker<'a> {
             announced.promoted = None;
         }
         let last = announced.compared().last();
-        if token == 0 || last.is_some_and(|last| last.token == token && last.holder == holder) {
+        if last.is_some_and(|last| last.token == token && last.holder == holder) {
             return;
         }
         // Within one term the holder may only disappear: a vacated row keeps its token until the next grant.
