@@ -409,10 +409,10 @@ impl<'a> Checker<'a> {
                 // Two databases that act as primary may grant one token. Only one of both grants can be declared, and
                 // that no token is declared twice is checked at each declaration.
                 let apart = |term: &Term| self.history.grants_apart.contains(&term.grant);
-                if one.token == next.token
-                    && (&one.owner, &one.grant) != (&next.owner, &next.grant)
-                    && apart(one) == apart(next)
-                {
+                if apart(one) != apart(next) {
+                    continue;
+                }
+                if one.token == next.token && (&one.owner, &one.grant) != (&next.owner, &next.grant) {
                     let text =
                         format!("token {} was granted to {} and to {}", one.token, one.owner, next.owner);
                     found.push((Invariant::TokensGrow, 0, (*key).to_owned(), text));
