@@ -3,7 +3,7 @@
 //!
 //! Start with [`cluster::Cluster`]; [`provider::Provider`] is for scenarios that run on any cluster. [`history`]
 //! checks what happened, [`client`] calls a Service in the meantime, and [`scenario`] combines the three. [`view`]
-//! judges what clients on all nodes saw.
+//! judges what clients on all nodes saw, and [`journal`] when programs with agents ran.
 
 pub mod cgroup;
 pub mod cleanup;
@@ -21,6 +21,7 @@ pub mod demo;
 pub mod faults;
 pub mod history;
 pub mod images;
+pub mod journal;
 pub mod machine;
 pub mod moment;
 pub mod network;

@@ -197,6 +197,13 @@ pub struct Plan {
 }
 
 impl Targets {
+    /// The same without the pods of a group.
+    #[must_use]
+    pub fn without(&self, group: &str) -> Self {
+        let pods = self.pods.iter().filter(|pod| pod.group != group).cloned().collect();
+        Self { pods, nodes: self.nodes.clone(), replicas: self.replicas.clone() }
+    }
+
     /// Deals a kind that may take place now, and chooses what it concerns.
     pub fn choose(
         &self,
@@ -279,6 +286,13 @@ impl Plan {
     pub fn hanging(&self, targets: &Targets) -> Vec<String> {
         let hang = matches!(self.kind.breaks(), Breaks::Pods | Breaks::PodsAndRules);
         if hang { self.disturbed(targets) } else { Vec::new() }
+    }
+
+    /// The pods that stand still with all that is in them, and go on later.
+    pub fn standing<'a>(&self, targets: &'a Targets) -> impl Iterator<Item = &'a Target> + use<'a> {
+        let stands = matches!(self.kind, Kind::PodFrozen | Kind::PodPaused | Kind::NodeFrozen);
+        let disturbed = if stands { self.disturbed(targets) } else { Vec::new() };
+        targets.pods.iter().filter(move |pod| disturbed.contains(&pod.uid))
     }
 
     /// The nodes whose clients may be routed by outdated rules.

@@ -12,19 +12,28 @@
 //! every node, and its writes to both books succeed. The books are judged until the database loses commits, which
 //! happens only in the last quarter of a run.
 //!
+//! The pods of the group `g2` have agents, which run a program. No two of these programs run at the same moment (I9),
+//! and after each pair of faults the active pod's runs.
+//!
 //! `LEADERGROUP_FAULTS_SEED`, `_MINUTES` and `_GROUPS` choose the sequence, how long it runs, and the number of groups.
 //! The seed is printed. The same seed gives the same sequence of faults, not the same timing.
 
 mod inject;
 mod state;
 
-use std::{collections::BTreeMap, fs, rc::Rc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    rc::Rc,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use kube::api::{ListParams, PostParams};
 use leadergroup_e2e::{
     command::progress,
     deck::Deck,
+    journal::{Journal, allow_reads},
     moment::Moment,
     random::Random,
     random_faults::{Due, Kind, LONG, Plan, Struck, Targets, proved},
@@ -43,6 +52,8 @@ use crate::ownership::all_owned;
 const NAMESPACE: &str = "e2e-random-faults";
 /// In this part of a run no commits are lost: what applications have committed would be lost with them.
 const BOOKS_ARE_JUDGED: f64 = 0.75;
+/// The group whose pods have agents.
+const SUPERVISED: u64 = 2;
 /// How many pods a group has.
 const REPLICAS: i32 = 2;
 /// How long the last pair of faults may take. The scenario's own time limit is later, so that there is time for a page.
@@ -53,11 +64,14 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     let groups = faults_setting("GROUPS")?.unwrap_or(5);
     let lasts = Duration::from_mins(faults_setting("MINUTES")?.unwrap_or(1));
     progress(&format!("random faults: seed {seed}, {groups} groups, {} minutes", lasts.as_secs() / 60));
+    let journal = Journal::new("random-faults")?;
+    let workload = |group| workload(&journal, group);
     for group in (0..groups).filter(|group| watched(*group)) {
         Fleet::prepare(stage, NAMESPACE, &workload(group)?.name).await?;
     }
-    Scenario::play(stage, "random-faults", workload(0)?, async |s| {
+    let told = Scenario::play(stage, "random-faults", workload(0)?, async |s| {
         s.other_promotions = 0..=usize::MAX;
+        allow_reads(s).await?;
         for group in 1..groups {
             s.deployments().create(&PostParams::default(), &workload(group)?.deployment()?).await?;
             s.services().create(&PostParams::default(), &workload(group)?.service()?).await?;
@@ -68,7 +82,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         }
         served(s, groups).await.context("before any fault")?;
         whole(s, groups).await.context("before any fault")?;
-        let mut run = Run::new(s, seed, groups).await?;
+        let mut run = Run::new(s, seed, groups, &journal).await?;
         run.two_terms(s).await.context("before any fault")?;
         let (start, mut rounds, mut longest) = (Moment::now(), 0, Duration::ZERO);
         let told = async {
@@ -101,13 +115,18 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         );
         run.note(s, text);
         let told = told.and(run.due(s, lasts).await);
+        let told = told.and(run.programs(s));
         run.end(s, (start, Moment::now()), told).await
     })
-    .await
+    .await;
+    told.and(journal.remove())
 }
 
 /// A group's workload. The operator writes the endpoints of every second group.
-fn workload(group: u64) -> Result<Workload> {
+fn workload(journal: &Journal, group: u64) -> Result<Workload> {
+    if group == SUPERVISED {
+        return journal.workload(&format!("g{group}"), REPLICAS);
+    }
     let usual = Workload {
         name: format!("g{group}"),
         replicas: REPLICAS,
@@ -119,7 +138,7 @@ fn workload(group: u64) -> Result<Workload> {
 }
 
 /// The state of a run.
-struct Run {
+struct Run<'a> {
     random: Random,
     kinds: Deck<Kind>,
     injector: Injector,
@@ -131,6 +150,9 @@ struct Run {
     /// The clients of the groups that have some, by the group's name.
     fleets: BTreeMap<String, Fleet>,
     may_lose_commits: bool,
+    /// What the programs of the group with agents have written, and which pods have stood still.
+    journal: &'a Journal,
+    stood_still: BTreeSet<String>,
     /// What there is to say at the end.
     notes: Vec<String>,
 }
@@ -140,8 +162,8 @@ fn watched(group: u64) -> bool {
     group < 2
 }
 
-impl Run {
-    async fn new(s: &Scenario, seed: u64, groups: u64) -> Result<Self> {
+impl<'a> Run<'a> {
+    async fn new(s: &Scenario, seed: u64, groups: u64, journal: &'a Journal) -> Result<Self> {
         let injector = Injector::new(s).await?;
         let mut fleets = BTreeMap::new();
         for name in (0..groups).filter(|group| watched(*group)).map(|group| format!("g{group}")) {
@@ -156,6 +178,8 @@ impl Run {
             due: Due::new(s.workload.group("x")?.spec.lock.ttl.0),
             fleets,
             may_lose_commits: false,
+            journal,
+            stood_still: BTreeSet::new(),
             notes: Vec::new(),
         })
     }
@@ -211,6 +235,31 @@ impl Run {
         Ok(())
     }
 
+    /// Whether there is a group with agents.
+    fn has_agents(&self) -> bool {
+        self.groups > SUPERVISED
+    }
+
+    /// Judges when the programs of the group with agents ran (I9).
+    fn programs(&mut self, s: &mut Scenario) -> Result<()> {
+        if self.has_agents() {
+            let terms = self.journal.terms(&self.stood_still)?;
+            self.note(s, format!("g{SUPERVISED}: programs in {terms}"));
+        }
+        Ok(())
+    }
+
+    /// Waits until the program of the active pod runs.
+    async fn works(&self, s: &Scenario) -> Result<()> {
+        if self.has_agents() {
+            eventually("the program of the active pod", STARTED, async || {
+                self.journal.is_written(&active(s, &format!("g{SUPERVISED}")).await?).await
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
     fn note(&mut self, s: &mut Scenario, text: String) {
         progress(&format!("  {text}"));
         s.note(text.clone());
@@ -261,7 +310,8 @@ impl Run {
         for fault in self.faults.iter_mut().skip(began) {
             fault.until = mended;
         }
-        self.due.add(&targets, &struck, mended);
+        // A program with an agent is replaced only when its lease is over.
+        self.due.add(&targets.without(&format!("g{SUPERVISED}")), &struck, mended);
         served(s, self.groups).await?;
         let took = Moment::now().since(mended);
         for Struck { plan, .. } in &struck {
@@ -270,6 +320,7 @@ impl Run {
         }
         s.stage.operator.ready(STARTED).await?;
         whole(s, self.groups).await?;
+        self.works(s).await?;
         // The next faults have deadlines, which assume that the operator works.
         all_owned(s, self.groups).await?;
         for (group, fleet) in &mut self.fleets {
@@ -304,6 +355,11 @@ impl Run {
             s.fails_for(pods, first.kind.reasons());
         }
         self.warn(&plan, targets);
+        let agents = targets.pods.iter().filter(|pod| pod.group == format!("g{SUPERVISED}"));
+        // Where an agent does not reach the API server, its lease ends, and with it the program.
+        s.fails_for(agents.map(|pod| pod.uid.clone()), &["ProgramEnded"]);
+        let still = plan.standing(targets).map(|pod| pod.name.clone());
+        self.stood_still.extend(still);
         let now = Moment::now();
         let kind = format!("{:?}", plan.kind);
         self.faults.push(Injected { kind, target: plan.target(), pods, from: now, until: now });
