@@ -140,6 +140,8 @@ reasons! {
     ServiceUnusable: None,
     /// The pods' owner selects by the role label, so it would orphan the active pod.
     RoleLabelInOwnerSelector: None,
+    /// The operator is to delete pods that were active, and the API server refuses that.
+    DeletionRefused: None,
     /// The template of the pods sets the role label, so each new pod comes with a role that nobody gave it.
     RoleLabelInTemplate: None,
 }

@@ -31,7 +31,7 @@ pub use reading::{Sighting, Unreadable};
 pub use selector::{LabelSelectorOperator, LabelSelectorRequirement, PodSelector};
 pub use spec::{
     ElectionSpec, Endpoints, Failback, GrpcProbe, HealthSpec, HoldConnection, HttpGetProbe, LeaderGroup,
-    LeaderGroupSpec, LockSpec, OnDelete, PlannedLoss, Priority, ProbePort, ProbeScheme, ProbeSpec,
+    LeaderGroupSpec, LockSpec, OnDelete, OnDemote, PlannedLoss, Priority, ProbePort, ProbeScheme, ProbeSpec,
     RoutingSpec, TcpSocketProbe,
 };
 pub use status::{

@@ -251,6 +251,11 @@ pub struct ElectionSpec {
     /// pod of the newest revision active while the present one still works. Ignore waits until the pod is deleted.
     /// Defaults to Handover.
     pub on_rollout: PlannedLoss,
+    /// onDemote is what happens to a pod that was active, once the next one is. Keep leaves it as a standby. Its open
+    /// connections stay, and a program that does not know that it is a standby goes on. Delete deletes the pod, so that
+    /// both end; it is also deleted if its node comes back later. Delete requires the chart's value
+    /// `podDeletion.enabled`. A `PodDisruptionBudget` is not asked. Defaults to Keep.
+    pub on_demote: OnDemote,
     /// priorities prefer some pods to others when a holder is chosen. A pod has the sum of the weights of all entries
     /// that match it. Health, cordoned nodes and rollouts are considered before the priority. At most 16.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -270,6 +275,7 @@ impl Default for ElectionSpec {
         Self {
             on_cordon: PlannedLoss::default(),
             on_rollout: PlannedLoss::default(),
+            on_demote: OnDemote::default(),
             priorities: Vec::new(),
             failback: Failback::default(),
             failback_delay: HumanDuration::from_secs(60),
@@ -313,6 +319,16 @@ pub enum PlannedLoss {
     Handover,
     /// Nothing, until the pod is deleted.
     Ignore,
+}
+
+/// What happens to a pod that was active, once the next one is.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+pub enum OnDemote {
+    /// It is a standby.
+    #[default]
+    Keep,
+    /// It is deleted.
+    Delete,
 }
 
 /// Configuration of the labels that mark the active pod and the standbys.

@@ -208,6 +208,7 @@ fn step_words(step: &Effect) -> String {
         Effect::Recheck(pod) => format!("read {}, the status and the lock's row again", pod.name),
         Effect::Confirm { .. } => "confirm the term in the lock's row".to_owned(),
         Effect::Stamp { pods, .. } => format!("label and stamp as standby: {}", names(pods)),
+        Effect::Delete(pods) => format!("delete, because it was active before: {}", names(pods)),
         Effect::Tombstone => "leave a tombstone in the lock's row".to_owned(),
         Effect::Clear { pods, .. } => format!("remove labels and stamps: {}", names(pods)),
         Effect::Unfinalize => "remove the finalizer".to_owned(),

@@ -96,6 +96,7 @@ impl Group {
             self.calls.failures = 0;
             if self.keeps_its_label() {
                 self.refusals.stays(&holder.uid);
+                self.delete_demoted(&holder.uid, now, effects);
             }
             self.stamp_standbys(&holder.uid, now, effects);
             Phase::Stable

@@ -106,6 +106,8 @@ pub enum Effect {
         /// The pods.
         pods: Vec<PodAt>,
     },
+    /// Delete these pods, each if it still has the version that is named. -> [`Outcome::Deleted`]
+    Delete(Vec<PodAt>),
     /// Mark the row as a tombstone of a deleted group; its token stays. -> [`Outcome::Tombstoned`]
     Tombstone,
     /// Clear the labels of a deleted group. -> [`Outcome::Cleared`] or [`Outcome::ClearRefused`]
@@ -199,6 +201,8 @@ pub enum Outcome {
     /// The standbys are stamped, but for those that the API server refuses to change, with its words. If there are such
     /// pods, writes of others may have failed.
     Stamped(Vec<(PodRef, String)>),
+    /// The pods are being deleted, or have changed; or the API server refuses to delete them, with its words.
+    Deleted(Option<String>),
     /// The row is a tombstone.
     Tombstoned,
     /// The labels are cleared.

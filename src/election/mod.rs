@@ -50,6 +50,7 @@
 
 mod candidate;
 mod change;
+mod demoted;
 mod evaluate;
 mod event;
 mod fence;

@@ -38,7 +38,7 @@ pub(super) struct Pacing {
     pub(super) regains: Duration,
 }
 
-/// The stamping in the background, or a dry run in its place.
+/// The stamping in the background, or a dry run or the deletion of former holders in its place.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stamping {
     under_way: Option<UnderWay>,
@@ -46,6 +46,8 @@ pub(super) struct Stamping {
     pub(super) after: Duration,
     /// Consecutive failures, for the pauses between them.
     failures: u32,
+    /// Why the API server does not let the operator delete a former holder.
+    pub(super) deletion_refused: Option<String>,
 }
 
 #[derive(Clone, Debug)]

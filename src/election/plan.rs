@@ -177,6 +177,14 @@ impl<A: Fn(&PodRef) -> Option<Reason>> Rehearsal<A> {
                 self.row.confirmed = true;
                 Outcome::Confirmed
             }
+            Effect::Delete(pods) => {
+                for member in &mut self.world.members {
+                    if pods.iter().any(|at| at.pod == member.pod) {
+                        member.verdict = Verdict::Ended(Reason::PodDeleted);
+                    }
+                }
+                Outcome::Deleted(None)
+            }
             Effect::Tombstone => Outcome::Tombstoned,
             Effect::Clear { .. } => Outcome::Cleared,
             Effect::Unfinalize => Outcome::Unfinalized,

@@ -15,8 +15,8 @@ pub(super) type Effects = Vec<(Ticket, Effect)>;
 impl Group {
     /// Processes one event at the monotonic time `now`.
     ///
-    /// At most one protocol effect is outstanding at a time. In addition there may be one [`Effect::Stamp`] in the
-    /// background, and an [`Effect::Finished`], which has no outcome.
+    /// At most one protocol effect is outstanding at a time. In addition there may be one [`Effect::Stamp`], or an
+    /// [`Effect::Delete`], in the background, and an [`Effect::Finished`], which has no outcome.
     pub fn step(&mut self, event: Event, now: Duration) -> Effects {
         let mut effects = Effects::new();
         self.wake = None;

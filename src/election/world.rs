@@ -114,6 +114,8 @@ pub struct Policy {
     pub failback: Option<Duration>,
     /// Whether a holder hands over before a rollout deletes it.
     pub leaves_before_rollout: bool,
+    /// Whether a pod that was active is deleted, once the next one is.
+    pub deletes_demoted: bool,
     /// What happens to the labels when the group is deleted.
     pub on_delete: OnDelete,
     /// How agents run a program in the pods; none if they have no agents.

@@ -90,11 +90,12 @@ impl PodEvidence {
         self.probes.cut_off_until(now);
     }
 
-    /// This replica reached no pod on any other node between these times, this one among them. If the pod was heard
-    /// until then, its silence begins now.
+    /// This replica reached no pod on any other node between these times, this one among them. If that lasted for more
+    /// than a turn of probes, and the pod was heard until then, its silence begins now.
     pub fn unreached_between(&mut self, since: Duration, now: Duration) {
-        let slack = self.thresholds.retry_interval * 2;
-        if self.probes.silent_since().is_some_and(|silent| since < silent + slack) {
+        let turns = self.thresholds.retry_interval * 2;
+        let was_heard = self.probes.silent_since().is_some_and(|silent| since < silent + turns);
+        if was_heard && now >= since + turns {
             self.probes.cut_off_until(now);
         }
     }

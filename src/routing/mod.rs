@@ -6,6 +6,7 @@
 //! was read before the term's declaration was made or re-checked, and the declaration itself is a compare-and-set.
 //! This module makes no decisions.
 
+mod deletion;
 mod endpoints;
 mod error;
 mod group;
@@ -89,7 +90,7 @@ impl Router {
         Self { client: self.background.clone(), ..self.clone() }
     }
 
-    /// Sets a function to call after every write. The kind is `active`, `standby` or `clear` for a pod,
+    /// Sets a function to call after every write. The kind is `active`, `standby`, `clear` or `delete` for a pod,
     /// `declaration`, `status` or `finalizer` for a group, and `endpoints` for an EndpointSlice.
     #[must_use]
     pub fn observed(mut self, on_write: OnWrite) -> Self {

@@ -114,6 +114,7 @@ impl Replica {
                 lock_delay: entry.object.lock_delay,
                 failback: entry.object.failback,
                 leaves_before_rollout: true,
+                deletes_demoted: false,
                 on_delete: entry.object.on_delete,
                 agent: None,
             },

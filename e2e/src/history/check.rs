@@ -4,6 +4,7 @@
 //! and Service that the change can affect. At the end it compares the result with the lock's term history.
 
 mod families;
+mod services;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +12,6 @@ use std::{
 };
 
 use jiff::Timestamp;
-use leadergroup::api::{ACTIVE_VALUE, ROLE_LABEL};
 
 use super::objects::selects;
 use super::outcome::{Checked, Invariant, Promotion, Violation};
@@ -128,23 +128,7 @@ impl<'a> Checker<'a> {
                 });
                 self.services.insert(name, (service.clone(), edited));
             }
-            (Kind::EndpointSlice, Some(Object::Slice(slice))) => {
-                let is_new = self.slices.insert(name.clone(), slice.clone()).is_none();
-                self.count_in(change, slice, &change.id.namespace);
-                // Slices are created without endpoints, and may be written again without any. That says nothing about
-                // the other families.
-                let listed_none = is_new || self.written.get(&name).is_none_or(BTreeSet::is_empty);
-                if !listed_none || !slice.serving.is_empty() {
-                    let serving = slice.serving.iter().cloned().collect();
-                    let before = self.written.insert(name.clone(), serving).unwrap_or_default();
-                    // To list no pod for a while is not a change of its own: other families may leave that out.
-                    let before =
-                        Some(before).filter(|it| !it.is_empty()).or_else(|| self.listed.remove(&name));
-                    let before = before.unwrap_or_default();
-                    self.compare_families(change, slice, &before);
-                    self.listed.insert(name, before);
-                }
-            }
+            (Kind::EndpointSlice, Some(Object::Slice(slice))) => self.slice_changed(change, &name, slice),
             (Kind::LeaderGroup, Some(Object::Group(group))) => {
                 self.group_changed(change, group);
                 self.count_actives(change);
@@ -205,60 +189,6 @@ impl<'a> Checker<'a> {
             .iter()
             .filter(|(_, g)| g.namespace == namespace && selects(&g.view.selector, &pod.labels));
         selecting.min_by_key(|(uid, g)| (g.view.created, uid.as_str())).map(|(uid, _)| uid.as_str())
-    }
-
-    /// The serving endpoints in other slices of the same Service, and this one, by address family; none if the Service
-    /// need not have at most one. Slices follow an edit of the selector late, whatever the operator does.
-    fn serving(&self, change: &Change, slice: &SliceView, namespace: &str) -> Option<Serving> {
-        let service = slice.service.as_ref()?;
-        let (view, edited) = self.services.get(&(namespace.to_owned(), service.clone()))?;
-        if edited.is_some_and(|edited| change.seen < edited.plus(SELECTOR_IS_FOLLOWED))
-            || slice.service_uid.as_ref().is_some_and(|uid| *uid != view.uid)
-            || !self.routes_to_active(namespace, view)
-        {
-            return None;
-        }
-        let slices = self.slices.range((namespace.to_owned(), String::new())..);
-        let slices = slices.take_while(|((of, _), _)| of == namespace).map(|(_, other)| other);
-        let mut serving = Serving::new();
-        for other in slices.filter(|other| other.service == slice.service) {
-            // A copy of Endpoints, and a slice that somebody else writes, need not have the Service as owner.
-            if other.service_uid.as_ref().is_none_or(|uid| *uid == view.uid) {
-                serving.entry(other.family.clone()).or_default().extend(other.serving.iter().cloned());
-            }
-        }
-        Some(serving)
-    }
-
-    /// Counts the serving endpoints that one Service has in the family of this slice, over all its slices.
-    fn count_in(&mut self, change: &Change, slice: &SliceView, namespace: &str) {
-        let mut serving = self.serving(change, slice, namespace).unwrap_or_default();
-        let serving = serving.remove(&slice.family).unwrap_or_default();
-        let service = slice.service.as_deref().unwrap_or_default();
-        let of = format!("{namespace}/{service} {}", slice.family);
-        if serving.len() > 1 && self.reported.insert((of, serving.clone())) {
-            let text = format!("Service {service} ({}) lists the endpoints {serving:?}", slice.family);
-            self.violated(Invariant::OneActive, change, text);
-        }
-    }
-
-    /// Counts the endpoints of all Services as they are at the end: those that were not judged because their selector
-    /// had just been edited.
-    fn count_all_endpoints(&mut self) {
-        let Some(last) = self.history.changes.last() else { return };
-        for ((namespace, _), slice) in self.slices.clone() {
-            self.count_in(last, &slice, &namespace);
-        }
-    }
-
-    /// Whether a Service selects active pods, or names a group and leaves its endpoints to the operator.
-    fn routes_to_active(&self, namespace: &str, service: &ServiceView) -> bool {
-        let groups = self.groups.values().filter(|group| group.namespace == namespace);
-        let mut routings = groups.map(|group| &group.view.routing);
-        let role = |label: &str| service.selector.get(label).map(String::as_str);
-        role(ROLE_LABEL) == Some(ACTIVE_VALUE)
-            || (service.group.is_some() && service.selects_nothing(ROLE_LABEL))
-            || routings.any(|it| role(&it.role_label) == Some(&it.active_value))
     }
 
     // ---- I2, I3, I4: what a promotion needs ----

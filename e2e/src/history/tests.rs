@@ -521,7 +521,16 @@ fn i1_an_address_family_need_not_list_no_pod_between_two() {
     tape.pod("b", Some("active"), Some("g/2"));
     tape.managed_slice_of("IPv4", 2, &["b"]);
     assert_eq!(tape.violated(), [], "IPv6 goes from a to b at once");
-    tape.managed_slice_of("IPv4", 2, &["b"]);
+    tape.grant(3, "b");
+    tape.group(3, Some("b"));
+    tape.pod("b", Some("active"), Some("g/3"));
+    tape.managed_slice_of("IPv4", 3, &["b"]);
+    assert_eq!(tape.violated(), [], "another term of the same pod");
+    tape.grant(4, "c");
+    tape.group(4, Some("c"));
+    tape.pod("b", Some("standby"), Some("g/4"));
+    tape.pod("c", Some("active"), Some("g/4"));
+    tape.managed_slice_of("IPv4", 4, &["c"]);
     assert_eq!(tape.violated(), [Invariant::OneActive], "and not that late");
 }
 

@@ -64,6 +64,7 @@ impl Operator {
             "postgresql": { "enabled": false },
             "database": { "url": url, "caSecret": { "name": secret } },
             "managedEndpoints": { "enabled": true },
+            "podDeletion": { "enabled": true },
         })
     }
 

@@ -44,6 +44,8 @@ pub struct Workload {
     pub role_label: &'static str,
     /// Whether the operator writes the Service's endpoints.
     pub managed: bool,
+    /// Whether a pod that was active is deleted, once the next one is.
+    pub deletes_demoted: bool,
     /// The leases of the pods' agents, if they have agents.
     pub agent_lease: Option<&'static str>,
     /// A Deployment of the same name in place of the usual one. Its pods have the label `app` with this name, and a
@@ -60,6 +62,7 @@ impl Default for Workload {
             retry_interval: "1s",
             role_label: ROLE_LABEL,
             managed: false,
+            deletes_demoted: false,
             agent_lease: None,
             deployment: None,
         }
@@ -139,6 +142,7 @@ impl Workload {
                 "selector": { "matchLabels": { "app": self.name } },
                 "lock": { "ttl": self.ttl, "retryInterval": self.retry_interval },
                 "agent": agent,
+                "election": { "onDemote": if self.deletes_demoted { "Delete" } else { "Keep" } },
                 // busybox closes the connection of each probe, but serves many at a time.
                 "health": { "holdConnection": "Always" },
                 "routing": {

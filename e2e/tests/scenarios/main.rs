@@ -13,6 +13,7 @@ mod chart_upgraded;
 mod clients_view;
 mod crashing_pod;
 mod deletions;
+mod demoted_deleted;
 mod exactly_one;
 mod existing_cluster;
 mod failback;
@@ -78,7 +79,7 @@ fn entries() -> Vec<Entry> {
             selector_matches_nothing, not_ready;
         // After a node was cut off, the replica there must soon hear the others' questions again: hence path_cut.
         // The webhook's bystander shows what others notice, so nothing else may run beside it.
-        Everything: webhook, clients_view, node_power_off, node_cut_off, path_cut, node_drained, operator_killed, api_server_restarted, postgres_away, bad_input,
+        Everything: webhook, clients_view, node_power_off, demoted_deleted, node_cut_off, path_cut, node_drained, operator_killed, api_server_restarted, postgres_away, bad_input,
             chart_upgraded, removal, deletions_with_everything, deletions_without_postgres, deletions_without_operator,
             random_faults;
     }

@@ -3,6 +3,7 @@
 mod candidates;
 mod cordon;
 mod deletion;
+mod demoted;
 mod evidence;
 mod failback;
 mod fencing;

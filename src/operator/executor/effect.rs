@@ -105,6 +105,10 @@ pub(in crate::operator) async fn carry_out(context: &Context, order: Order) -> D
             let trouble = refused.first().map(|(_, message)| Trouble::Refused(message.clone()));
             (Outcome::Stamped(refused), trouble)
         }
+        Ok(Outcome::Deleted(Some(refused))) => {
+            let trouble = Trouble::Refused(refused.clone());
+            (Outcome::Deleted(Some(refused)), Some(trouble))
+        }
         Ok(outcome) => (outcome, None),
         Err(Failure::Rejected(refusal)) => (Outcome::Rejected(refusal), None),
         Err(Failure::Refused(trouble, message)) => (Outcome::Refused(message), Some(trouble)),
@@ -176,6 +180,7 @@ impl Call<'_> {
                 learned.pods = std::mem::take(&mut stamped.pods);
                 outcome_of(stamped)?
             }
+            Effect::Delete(pods) => deleted(router.delete_pods(group, &pods).await)?,
             Effect::Tombstone => self.bury().await?,
             Effect::Clear { on_delete, pods } => self.clear(on_delete, &pods).await?,
             Effect::Unfinalize => {
@@ -318,6 +323,14 @@ fn outcome_of(stamped: Stamped) -> Result<Outcome, Failure> {
             let refused = stamped.refused.into_iter().map(|(pod, error)| (pod, error.to_string()));
             Ok(Outcome::Stamped(refused.collect()))
         }
+    }
+}
+
+fn deleted(result: Result<(), RoutingError>) -> Result<Outcome, Failure> {
+    match result {
+        Ok(()) => Ok(Outcome::Deleted(None)),
+        Err(refused) if refused.is_definite() => Ok(Outcome::Deleted(Some(refused.to_string()))),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     pod_owners::Owners,
 };
 use crate::{
-    api::{Failback, LeaderGroup, PlannedLoss, Reason, Role, Verdict},
+    api::{Failback, LeaderGroup, OnDemote, PlannedLoss, Reason, Role, Verdict},
     election::{AgentPolicy, Member, PastChange, Policy, World},
     health::{NodeLeases, PodFacts},
     operator::{object::record::Record, trouble::Trouble},
@@ -253,6 +253,7 @@ impl IndexedGroup {
                 paused: spec.paused,
                 failback: fails_back.then_some(spec.election.failback_delay.0),
                 leaves_before_rollout: spec.election.on_rollout == PlannedLoss::Handover,
+                deletes_demoted: spec.election.on_demote == OnDemote::Delete,
                 on_delete: spec.on_delete,
                 agent: spec.agent.as_ref().map(|agent| AgentPolicy {
                     lease: agent.lease_duration.0,

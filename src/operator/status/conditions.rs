@@ -149,6 +149,13 @@ fn accepted(view: View) -> Finding {
             finding(Accepted, true, Reason::RoleLabelInTemplate, message)
         }
         None => {
+            if let Some(refused) = view.group.election().deletion_refused() {
+                let message = format!(
+                    "the spec can be carried out, but for election.onDemote: Delete; set podDeletion.enabled=true in the \
+                     operator's chart, unless another policy is meant to refuse it: {refused}"
+                );
+                return finding(Accepted, true, Reason::DeletionRefused, message);
+            }
             let advice = view.group.record().object.spec.advice();
             let message = advice.map_or_else(
                 || "the spec can be carried out".to_owned(),

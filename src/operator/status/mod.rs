@@ -120,6 +120,7 @@ pub(super) fn warnings<'a>(
         (ConditionType::Probed, Reason::ProbeUnusable),
         (ConditionType::Probed, Reason::TcpOnly),
         (ConditionType::Accepted, Reason::RoleLabelInTemplate),
+        (ConditionType::Accepted, Reason::DeletionRefused),
     ];
     kinds.into_iter().filter_map(move |(kind, reason)| {
         let reason = reason.to_string();

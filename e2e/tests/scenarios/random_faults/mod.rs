@@ -45,7 +45,7 @@ use tokio::time::{sleep, timeout};
 
 use self::{
     inject::Injector,
-    state::{active, served, targets, whole},
+    state::{active, first_served, served, targets, whole},
 };
 use crate::ownership::all_owned;
 
@@ -54,6 +54,8 @@ const NAMESPACE: &str = "e2e-random-faults";
 const BOOKS_ARE_JUDGED: f64 = 0.75;
 /// The group whose pods have agents.
 const SUPERVISED: u64 = 2;
+/// Why its pods are replaced if an agent does not reach the API server: it ends its program, and says so.
+const ENDED_PROGRAM: [&str; 2] = ["ProgramEnded", "ProbeRefused"];
 /// How many pods a group has.
 const REPLICAS: i32 = 2;
 /// How long the last pair of faults may take. The scenario's own time limit is later, so that there is time for a page.
@@ -80,7 +82,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             let workload = workload(group)?;
             s.groups().create(&PostParams::default(), &workload.group(&workload.name)?).await?;
         }
-        served(s, groups).await.context("before any fault")?;
+        first_served(s, groups).await?;
         whole(s, groups).await.context("before any fault")?;
         let mut run = Run::new(s, seed, groups, &journal).await?;
         run.two_terms(s).await.context("before any fault")?;
@@ -357,7 +359,7 @@ impl<'a> Run<'a> {
         self.warn(&plan, targets);
         let agents = targets.pods.iter().filter(|pod| pod.group == format!("g{SUPERVISED}"));
         // Where an agent does not reach the API server, its lease ends, and with it the program.
-        s.fails_for(agents.map(|pod| pod.uid.clone()), &["ProgramEnded"]);
+        s.fails_for(agents.map(|pod| pod.uid.clone()), &ENDED_PROGRAM);
         let still = plan.standing(targets).map(|pod| pod.name.clone());
         self.stood_still.extend(still);
         let now = Moment::now();

@@ -51,9 +51,21 @@ pub(super) async fn targets(s: &Scenario) -> Result<Targets> {
     })
 }
 
+/// The first program of a group with agents waits until one of an earlier group of its name is certainly over.
+const FIRST_SERVED_WITHIN: Duration = Duration::from_mins(2);
+
+/// Waits until every group has its first active pod.
+pub(super) async fn first_served(s: &Scenario, groups: u64) -> Result<()> {
+    served_within(s, groups, FIRST_SERVED_WITHIN).await.context("before any fault")
+}
+
 /// Waits until every group is Ready with one active pod, which its status names.
 pub(super) async fn served(s: &Scenario, groups: u64) -> Result<()> {
-    eventually("every group to be served", SERVED_WITHIN, async || {
+    served_within(s, groups, SERVED_WITHIN).await
+}
+
+async fn served_within(s: &Scenario, groups: u64, within: Duration) -> Result<()> {
+    eventually("every group to be served", within, async || {
         let mut actives: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let labelled = ListParams::default().labels(&format!("{}=active", s.workload.role_label));
         for pod in s.pods().list(&labelled).await?.items {
