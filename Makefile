@@ -22,7 +22,7 @@ demo test check agent mutants mutants-generated fuzz random-faults simulate nigh
 ##@ Demo and tests
 
 .PHONY: demo
-demo: root prerequisites e2e-build ## Run the demo: a cluster, planned switchovers, a node that loses power. KEEP=1 keeps the cluster
+demo: root prerequisites e2e-build ## Run the demo: a cluster, planned switchovers, a node that loses power, the agent. KEEP=1 keeps the cluster
 	KEEP="$(KEEP)" "$(E2E)" demo
 
 .PHONY: test

@@ -1,5 +1,7 @@
 //! The demo: a cluster, the operator, three pods behind a Service, planned switchovers, and a power failure of the
-//! active pod's node.
+//! active pod's node. And an agent that runs a program in the active pod only.
+
+mod program;
 
 use std::{
     io::Write as _,
@@ -76,7 +78,7 @@ pub async fn run() -> Result<()> {
 
     let stage = std::rc::Rc::into_inner(stage).context("the stage is still in use")?;
     let Provider::Own(cluster) = stage.provider else { anyhow::bail!("the demo needs its own cluster") };
-    heading(9, "The end")?;
+    heading(10, "The end")?;
     if keep || found {
         note(&format!(
             "the cluster keeps running; configure kubectl for it with: eval \"$({} env)\"",
@@ -97,6 +99,7 @@ pub async fn run() -> Result<()> {
 
 async fn story(scenario: &mut Scenario) -> Result<String> {
     heading(3, "A Deployment of three pods, a Service, a LeaderGroup")?;
+    program::create(scenario).await?;
     kubectl(scenario, &["apply", "-f", EXAMPLES], "apply -f examples/").await?;
     let start = Instant::now();
     let active = scenario.settled(STARTED).await?;
@@ -122,6 +125,7 @@ async fn story(scenario: &mut Scenario) -> Result<String> {
     let managed = last_change(scenario)?;
 
     heading(7, &format!("{} loses power, and with it the active pod", active.node))?;
+    program::excuse(scenario, &["Silent", "ProbeRefused", "ProgramEnded"]).await?;
     let cluster = scenario.stage.own()?;
     let off = Moment::from(cluster.power_off(&active.node).await?);
     let failover = scenario.failover("power-off", &active, off, Some(&client), &["Silent"]);
@@ -145,6 +149,9 @@ async fn story(scenario: &mut Scenario) -> Result<String> {
 
     let calls = client.stop().await?;
     note(&calls.to_string())?;
+
+    heading(9, "A program that works without being called runs under the agent, in the active pod only")?;
+    program::play(scenario).await?;
     let history = scenario.history().await?;
     let checked = check(&history);
     checked.ok_or_dump(&history, &target_folder()?.join("demo-history.jsonl"))?;
@@ -253,7 +260,7 @@ async fn narrated(
 }
 
 async fn show(scenario: &Scenario) -> Result<()> {
-    kubectl(scenario, &["get", "leadergroups"], "get lg").await?;
+    kubectl(scenario, &["get", "leadergroups", NAME], &format!("get lg {NAME}")).await?;
     let columns = "custom-columns=POD:.metadata.name,NODE:.spec.nodeName,ROLE:.metadata.labels.leadergroup\\.dev/role,\
                    READY:.status.conditions[?(@.type==\"Ready\")].status";
     kubectl(scenario, &["get", "pods", "-l", "app=hello", "-o", columns], "get pods").await
