@@ -6,14 +6,13 @@ use super::{event::Effect, group::Group, step::Effects};
 use crate::api::{PodAt, Verdict};
 
 impl Group {
-    /// Deletes the pods that were active since the last confirmed term, if the policy says so. The declaration names
-    /// them, so any replica goes on with it.
+    /// Deletes the pods that were active before the present term, which is confirmed, if the policy says so. The
+    /// declaration names them, so any replica goes on with it.
     ///
     /// A pod is deleted only in the version in which it was seen as a standby of the declared term. If another replica
     /// makes it active again, that is another version.
     pub(super) fn delete_demoted(&mut self, holder: &str, now: Duration, effects: &mut Effects) {
-        let is_due = self.world.policy.deletes_demoted && self.known.row.confirmed;
-        if !is_due || self.stamping.is_under_way() {
+        if !self.world.policy.deletes_demoted || self.stamping.is_under_way() {
             return;
         }
         let declared = &self.known.declared;

@@ -1,5 +1,5 @@
-//! `election.onDemote: Delete`: once the next pod is active, the former one is deleted. So its open connections end, also
-//! if its node was lost and comes back.
+//! `election.onDemote: Delete`: once the next pod is active, the former one is deleted. So its open connections end,
+//! also if its node was lost and comes back.
 
 use std::{net::Ipv4Addr, rc::Rc};
 
