@@ -39,6 +39,8 @@ pub enum GroupState {
     Active,
     /// A change of holder is under way.
     Changing,
+    /// A change of holder waits for the end of a program that an agent runs.
+    AwaitingProgram,
     /// No pod is active.
     Vacant,
     /// A user has paused it.
@@ -299,6 +301,7 @@ impl GroupState {
         match self {
             Self::Active => "active",
             Self::Changing => "changing",
+            Self::AwaitingProgram => "awaiting_program",
             Self::Vacant => "vacant",
             Self::Paused => "paused",
             Self::Stalled => "stalled",

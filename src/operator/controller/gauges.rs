@@ -14,12 +14,13 @@ impl Controller {
         let kinds = [
             GroupState::Active,
             GroupState::Changing,
+            GroupState::AwaitingProgram,
             GroupState::Vacant,
             GroupState::Paused,
             GroupState::Stalled,
             GroupState::Deleting,
         ];
-        let mut counts = [0_usize; 6];
+        let mut counts = [0_usize; 7];
         for (name, group) in &self.groups {
             let Some(seen) = self.index.group(name).filter(|_| group.is_owned()) else {
                 metrics.forget_group(&name.namespace, &name.name);
@@ -47,6 +48,8 @@ fn state_of(seen: &IndexedGroup, group: &Group, active: bool) -> GroupState {
         GroupState::Stalled
     } else if seen.record().object.spec.paused {
         GroupState::Paused
+    } else if matches!(group.election().phase(), Phase::Stopping { .. } | Phase::Clearing { .. }) {
+        GroupState::AwaitingProgram
     } else if !matches!(group.election().phase(), Phase::Stable) {
         GroupState::Changing
     } else if active {
