@@ -1,18 +1,17 @@
 //! The demo: a cluster, the operator, three pods behind a Service, planned switchovers, and a power failure of the
 //! active pod's node. And an agent that runs a program in the active pod only.
 
+mod output;
 mod program;
 
-use std::{
-    io::Write as _,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
 use tokio::{process::Command, time};
 
+use self::output::{heading, note, say, told};
 use crate::{
     client::{Calls, Client},
     cluster::Cluster,
@@ -20,7 +19,7 @@ use crate::{
     history::{Checked, check},
     moment::Moment,
     provider::Provider,
-    scenario::{Active, Measured, Scenario, Stage, Workload, beside, eventually, ms, target_folder},
+    scenario::{Active, Measured, Scenario, Stage, Workload, beside, eventually, target_folder},
     state::Lock,
 };
 
@@ -99,7 +98,7 @@ pub async fn run() -> Result<()> {
 
 async fn story(scenario: &mut Scenario) -> Result<String> {
     heading(3, "A Deployment of three pods, a Service, a LeaderGroup")?;
-    program::create(scenario).await?;
+    program::create(scenario, EXAMPLES).await?;
     kubectl(scenario, &["apply", "-f", EXAMPLES], "apply -f examples/").await?;
     let start = Instant::now();
     let active = scenario.settled(STARTED).await?;
@@ -275,24 +274,6 @@ async fn kubectl(scenario: &Scenario, args: &[&str], shown: &str) -> Result<()> 
         note(&format!("  {line}"))?;
     }
     Ok(())
-}
-
-fn heading(number: u8, text: &str) -> Result<()> {
-    say(&format!("\n{number}. {text}"))
-}
-
-fn note(text: &str) -> Result<()> {
-    say(&format!("   {text}"))
-}
-
-fn told(after: Duration, text: &str) -> Result<()> {
-    note(&format!("+{:>6} ms  {text}", ms(after)))
-}
-
-fn say(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{text}")?;
-    out.flush().context("the output is closed")
 }
 
 #[cfg(test)]

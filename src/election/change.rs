@@ -114,6 +114,10 @@ impl Group {
             former.extend(declared.holder.clone());
             former.extend(declared.strip.iter().cloned());
         }
+        if self.world.policy.deletes_demoted {
+            // Those that are still to be deleted.
+            former.extend(declared.strip.iter().filter(|pod| self.member(&pod.uid).is_some()).cloned());
+        }
         let stripped = |pod: &PodRef| {
             pod.uid != change.holder.uid && (!self.unused.spare(&pod.uid) || self.reads_as_active(pod))
         };

@@ -7,7 +7,7 @@ use super::{
     former::Programs,
     knowledge::Knowledge,
     lapses::Lapses,
-    pacing::{Delays, Pacing, Stamping},
+    pacing::{Delays, Deleting, Pacing, Stamping},
     phase::Phase,
     refusal::{Refusals, Refused},
     request::LastRequest,
@@ -28,6 +28,8 @@ pub struct Group {
     pub(super) trials: Trials,
     /// The stamps of standbys, in the background.
     pub(super) stamping: Stamping,
+    /// The deletion of pods that were active, in the background.
+    pub(super) deleting: Deleting,
     /// What became of the last request for a switchover.
     pub(super) last_request: LastRequest,
     /// What the API server refused to write.
@@ -77,6 +79,7 @@ impl Group {
             pacing: Pacing::default(),
             trials: Trials::default(),
             stamping: Stamping::default(),
+            deleting: Deleting::default(),
             last_request: LastRequest::default(),
             refusals: Refusals::default(),
             lapses: Lapses::default(),
@@ -93,6 +96,7 @@ impl Group {
         self.delays = Delays::default();
         self.trials = Trials::default();
         self.stamping.forget();
+        self.deleting.forget();
         self.last_request = LastRequest::default();
         self.unused.forget();
     }

@@ -11,6 +11,13 @@ pub(super) const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 /// The least time between two stampings. It doubles with each that fails.
 const STAMP_INTERVAL: Duration = Duration::from_secs(1);
+/// The pause after the first deletion that fails, and after one that succeeds: the watch has not shown it yet.
+const FIRST_DELETION_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_DELETION_PAUSE: Duration = Duration::from_mins(1);
+/// How often former holders are deleted, on average. A new pod may become active only to fail like the one before it.
+const DELETION_INTERVAL: Duration = Duration::from_mins(5);
+/// How many deletions may follow each other without that pause.
+const DELETION_BURST: u32 = 4;
 
 /// The pause after this many consecutive failures, where `first` is the one after the first.
 pub(super) fn growing(first: Duration, failures: u32) -> Duration {
@@ -38,7 +45,7 @@ pub(super) struct Pacing {
     pub(super) regains: Duration,
 }
 
-/// The stamping in the background, or a dry run or the deletion of former holders in its place.
+/// The stamping in the background, or a dry run in its place.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stamping {
     under_way: Option<UnderWay>,
@@ -46,8 +53,6 @@ pub(super) struct Stamping {
     pub(super) after: Duration,
     /// Consecutive failures, for the pauses between them.
     failures: u32,
-    /// Why the API server does not let the operator delete a former holder.
-    pub(super) deletion_refused: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -82,5 +87,59 @@ impl Stamping {
     /// The replica is no longer the owner. The pause between two stampings holds all the same.
     pub(super) fn forget(&mut self) {
         *self = Self { after: self.after, ..Self::default() };
+    }
+}
+
+/// The deletion of former holders.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Deleting {
+    under_way: Option<Ticket>,
+    /// The earliest time of the next one.
+    after: Duration,
+    /// Consecutive failures, for the pauses between them.
+    failures: u32,
+    /// The deletions of the past. A virtual-scheduling rate limiter (GCRA, as in ATM's I.371): each moves this time on
+    /// by one interval, and it may be at most a burst ahead of now.
+    paced: Duration,
+    /// Why the API server does not let the operator delete a pod.
+    pub(super) refused: Option<String>,
+}
+
+impl Deleting {
+    /// Whether this is its ticket.
+    pub(super) fn is(&self, ticket: Ticket) -> bool {
+        self.under_way == Some(ticket)
+    }
+
+    pub(super) fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// The earliest time of the next one.
+    pub(super) fn due(&self) -> Duration {
+        let paced = (self.paced + DELETION_INTERVAL).saturating_sub(DELETION_INTERVAL * DELETION_BURST);
+        self.after.max(paced)
+    }
+
+    pub(super) fn begin(&mut self, ticket: Ticket) {
+        self.under_way = Some(ticket);
+    }
+
+    /// Its outcome has arrived.
+    pub(super) fn end(&mut self, done: bool, now: Duration) {
+        self.under_way = None;
+        if done {
+            self.failures = 0;
+            self.paced = self.paced.max(now) + DELETION_INTERVAL;
+        } else {
+            self.failures += 1;
+        }
+        let pause = FIRST_DELETION_PAUSE * 2_u32.pow(self.failures.saturating_sub(1).min(6));
+        self.after = now + pause.min(LONGEST_DELETION_PAUSE);
+    }
+
+    /// The replica is no longer the owner. The pauses hold all the same.
+    pub(super) fn forget(&mut self) {
+        (self.under_way, self.refused) = (None, None);
     }
 }

@@ -47,13 +47,11 @@ impl Group {
         self.stamping.begin(ticket, retried);
     }
 
-    /// Handles the outcome of a stamping, or of what was done in its place.
+    /// Handles the outcome of a stamping, or of a dry run in its place.
     pub(super) fn stamped(&mut self, outcome: Outcome, now: Duration) {
-        let failed = matches!(outcome, Outcome::Failed | Outcome::Deleted(Some(_)));
-        let retried = self.stamping.end(failed, now);
+        let retried = self.stamping.end(matches!(outcome, Outcome::Failed), now);
         match (outcome, retried) {
             (Outcome::Stamped(refused), _) => self.stamps_refused(refused),
-            (Outcome::Deleted(refused), _) => self.stamping.deletion_refused = refused,
             (Outcome::Accepted, Some(uid)) => self.refusals.promoted(&uid),
             (Outcome::Refused(message), Some(uid)) => {
                 if let Some(member) = self.world.members.iter().find(|member| member.pod.uid == uid) {

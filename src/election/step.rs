@@ -63,6 +63,8 @@ impl Group {
     fn answered(&mut self, ticket: Ticket, outcome: Outcome, now: Duration, effects: &mut Effects) {
         if self.stamping.is(ticket) {
             self.stamped(outcome, now);
+        } else if self.deleting.is(ticket) {
+            self.deleted(outcome, now);
         } else if self.calls.awaiting == Some(ticket) {
             self.calls.awaiting = None;
             let phase = self.leave_phase();

@@ -163,7 +163,7 @@ pub struct World {
     pub history: Arc<[PastChange]>,
     /// The reason why no pod of this group may be promoted, if there is one.
     pub obstacle: Option<Reason>,
-    /// The switchover that was requested last, unless it was refused.
+    /// The switchover that was requested last, unless the status says what became of it.
     pub switchover: Option<SwitchoverRequest>,
     /// The group has a deletionTimestamp.
     pub deleting: bool,

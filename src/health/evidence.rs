@@ -45,6 +45,8 @@ pub struct PodEvidence {
     restarted: Option<Duration>,
     /// Reports of the kubelet that arrive before this time may be old.
     late_until: Duration,
+    /// When the pod had last been heard as its silence began anew, because this replica had reached nobody.
+    spared: Option<Duration>,
 }
 
 /// The parts of [`PodFacts`] that are kept.
@@ -72,6 +74,7 @@ impl PodEvidence {
             restarts: None,
             restarted: None,
             late_until: Duration::ZERO,
+            spared: None,
         }
     }
 
@@ -91,11 +94,13 @@ impl PodEvidence {
     }
 
     /// This replica reached no pod on any other node between these times, this one among them. If that lasted for more
-    /// than a turn of probes, and the pod was heard until then, its silence begins now.
+    /// than a turn of probes, and the pod was heard until then, its silence begins now; once, until it is heard again.
     pub fn unreached_between(&mut self, since: Duration, now: Duration) {
         let turns = self.thresholds.retry_interval * 2;
         let was_heard = self.probes.silent_since().is_some_and(|silent| since < silent + turns);
-        if was_heard && now >= since + turns {
+        let heard_at = Some(self.probes.heard_at().unwrap_or_default());
+        if was_heard && now >= since + turns && self.spared != heard_at {
+            self.spared = heard_at;
             self.probes.cut_off_until(now);
         }
     }

@@ -41,13 +41,15 @@ impl Reach {
         Self { own, ..Self::default() }
     }
 
-    /// A pod on this node was reached. Returns since when none on another node was, if there were several to reach.
+    /// A pod on this node was reached. Returns since when none on another node was, this node among them, if there were
+    /// several to reach.
     pub fn reached(&mut self, node: &str, now: Duration) -> Option<Duration> {
         if !self.is_elsewhere(node) {
             return None;
         }
         self.reached_at = Some(now);
-        self.lost.take().filter(|lost| lost.pods.len() >= LEAST_PODS).map(|lost| lost.since)
+        let lost = self.lost.take().filter(|lost| lost.nodes.contains(node) && lost.pods.len() >= LEAST_PODS);
+        lost.map(|lost| lost.since)
     }
 
     /// A probe of a pod on this node reached nobody.

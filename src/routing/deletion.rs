@@ -15,7 +15,7 @@ impl Router {
     pub async fn delete_pods(&self, group: &GroupRef, pods: &[PodAt]) -> Result<(), RoutingError> {
         let this = &self.in_background();
         let deletions: Vec<_> = pods.iter().map(|at| this.delete_pod(group, at)).collect();
-        let outcomes: Vec<_> = stream::iter(deletions).buffer_unordered(PARALLEL).collect().await;
+        let outcomes: Vec<_> = stream::iter(deletions).buffered(PARALLEL).collect().await;
         outcomes.into_iter().collect()
     }
 

@@ -474,6 +474,28 @@ fn silence_begins_anew_when_another_node_is_reached_unless_the_pod_was_silent_be
 }
 
 #[test]
+fn silence_begins_anew_once_until_the_pod_is_heard_again() {
+    let mut evidence = ready();
+    let silent = |evidence: &mut PodEvidence, from: u64| {
+        for at in (from..from + 8_000).step_by(1_000) {
+            probe(evidence, at, ProbeOutcome::Unanswered);
+        }
+        of_holder(evidence, from + 7_300)
+    };
+    probe(&mut evidence, 1_000, ProbeOutcome::Success);
+    assert_eq!(silent(&mut evidence, 2_000), Verdict::Silent);
+    evidence.unreached_between(ms(1_500), ms(9_300));
+    assert_eq!(of_holder(&evidence, 9_300), Verdict::Unknown);
+    assert_eq!(silent(&mut evidence, 10_000), Verdict::Silent);
+    evidence.unreached_between(ms(10_500), ms(17_300));
+    assert_eq!(of_holder(&evidence, 17_300), Verdict::Silent, "others are reached now and then");
+    probe(&mut evidence, 18_000, ProbeOutcome::Success);
+    assert_eq!(silent(&mut evidence, 19_000), Verdict::Silent);
+    evidence.unreached_between(ms(18_500), ms(26_300));
+    assert_eq!(of_holder(&evidence, 26_300), Verdict::Unknown);
+}
+
+#[test]
 fn time_without_a_network_is_not_silence() {
     let mut evidence = ready();
     probe(&mut evidence, 1_000, ProbeOutcome::Success);

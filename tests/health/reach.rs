@@ -49,6 +49,12 @@ fn a_replica_that_reaches_another_node_again_is_told_since_when_it_reached_none(
     assert_eq!(reach.reached("a", s(106)), None, "that was told");
     let mut reach = lost(&["a"]);
     assert_eq!(reach.reached("a", s(106)), None, "it was a single pod");
+    let mut reach = lost(&["a", "b"]);
+    assert_eq!(
+        reach.reached("c", s(106)),
+        None,
+        "it was not probed in vain: a and b may have lost their power"
+    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ use kube::{Api, api::ListParams};
 use leadergroup::api::LeaderGroup;
 use tokio::process::Command;
 
-use super::{EXAMPLES, NAMESPACE, note};
+use super::output::note;
 use crate::{
     command, images,
     scenario::{Scenario, TOLD, beside, eventually},
@@ -22,15 +22,15 @@ const NAME: &str = "clockwork";
 const FIRST_PROGRAM: Duration = Duration::from_mins(2);
 
 /// Creates the example's objects. All containers have the image of the tests: busybox with the agent.
-pub(super) async fn create(scenario: &Scenario) -> Result<()> {
-    let example = fs::read_to_string(format!("{EXAMPLES}/more/agent.yaml")).context("reading the example")?;
+pub(super) async fn create(scenario: &Scenario, examples: &str) -> Result<()> {
+    let example = fs::read_to_string(format!("{examples}/more/agent.yaml")).context("reading the example")?;
     let mut lines: Vec<String> = example.lines().map(str::to_owned).collect();
     for line in lines.iter_mut().filter(|line| line.trim_start().starts_with("image: ")) {
         let indent = line.len() - line.trim_start().len();
         *line = format!("{:indent$}image: {}", "", images::SUPERVISED);
     }
     let mut apply = scenario.stage.kubectl()?;
-    apply.args(["-n", NAMESPACE, "apply", "-f", "-"]);
+    apply.args(["-n", &scenario.namespace, "apply", "-f", "-"]);
     command::output_with_input(apply, &lines.join("\n"), command::LIMIT).await.map(drop)
 }
 
@@ -72,7 +72,8 @@ async fn working(scenario: &Scenario) -> Result<String> {
         let ready = status.conditions.iter().find(|one| one.type_ == "Ready").context("no condition")?;
         ensure!(ready.status == "True", "{}", ready.message);
         let pod = status.active.context("no active pod")?.pod;
-        let written = scenario.stage.run_kubectl(&["-n", NAMESPACE, "logs", "-c", NAME, &pod]).await?;
+        let written =
+            scenario.stage.run_kubectl(&["-n", &scenario.namespace, "logs", "-c", NAME, &pod]).await?;
         ensure!(written.contains(&format!("term {}:", status.token)), "{pod} has written nothing");
         Ok(pod)
     })
@@ -82,7 +83,7 @@ async fn working(scenario: &Scenario) -> Result<String> {
 /// Prints the last lines that a pod's program has written.
 async fn log(scenario: &Scenario, pod: &str, lines: usize) -> Result<()> {
     let tail = lines.to_string();
-    let args = ["-n", NAMESPACE, "logs", "-c", NAME, "--tail", &tail, pod];
+    let args = ["-n", &scenario.namespace, "logs", "-c", NAME, "--tail", &tail, pod];
     let text = eventually("the log", TOLD, async || scenario.stage.run_kubectl(&args).await).await?;
     note(&format!("$ kubectl logs --tail {tail} {pod}"))?;
     for line in text.lines() {

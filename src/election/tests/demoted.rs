@@ -48,30 +48,75 @@ fn no_pod_is_deleted_before_it_is_a_standby_and_the_next_one_is_active() {
         (changed(&|world| world.members[1].role = Role::Standby), "the next one is not active"),
         (changed(&|world| world.declared.strip.clear()), "it was not active"),
         (changed(&|world| world.members[0].verdict = Verdict::Ended(Reason::PodFinished)), "it has ended"),
+        (changed(&|world| world.members[1].verdict = Verdict::Unknown), "the next one is not known to work"),
+        (changed(&|world| world.policy.paused = true), "the group is paused"),
     ] {
         let case = case(world);
         let deletes = case.asked.iter().any(|(_, effect)| matches!(effect, Effect::Delete(_)));
         assert!(!deletes, "{why}: {:?}", case.asked);
     }
-    let unfinished = Case::new(followed(), row(6, Some("b"), false));
-    assert_eq!(unfinished.effect(), Effect::Confirm { token: 6 }, "the term is not confirmed");
 }
 
 #[test]
-fn a_refused_deletion_is_told_and_tried_again_after_growing_pauses() {
-    let mut case = case(followed());
+fn what_a_rollout_deletes_is_left_to_it() {
+    let row = Row { reason: Some(Reason::Rollout), ..row(6, Some("b"), true) };
+    assert_eq!(Case::new(followed(), row).asked, []);
+}
+
+#[test]
+fn a_refused_deletion_is_told_and_tried_again_after_growing_pauses_while_standbys_are_stamped() {
+    let mut world = followed();
+    world.members[2].stamp = Some(5);
+    let mut case = case(world);
     let refused = || Outcome::Deleted(Some("pods \"a\" is forbidden".to_owned()));
+    let deletion = |case: &Case| {
+        let found = case.asked.iter().find(|(_, effect)| *effect == Effect::Delete(vec![known("a")]));
+        found.expect("a deletion").0
+    };
+    let stamps = |case: &Case| case.asked.iter().any(|(_, effect)| matches!(effect, Effect::Stamp { .. }));
+    assert!(stamps(&case), "{:?}", case.asked);
     let mut pauses = Vec::new();
-    for _ in 0..3 {
-        assert_eq!(case.effect(), Effect::Delete(vec![known("a")]));
-        case.answer(refused());
+    for _ in 0..10 {
+        let ticket = deletion(&case);
+        case.step(Event::Outcome(ticket, refused(), followed()));
         assert_eq!(case.group.deletion_refused(), Some("pods \"a\" is forbidden"));
         let before = case.now;
         case.now = case.group.wake().expect("it is tried again");
-        pauses.push(case.now.saturating_sub(before));
+        pauses.push(case.now.saturating_sub(before).as_secs());
         case.step(Event::Tick);
     }
-    assert!(pauses.is_sorted() && pauses[0] < pauses[2], "{pauses:?}");
-    case.answer(Outcome::Deleted(None));
-    assert_eq!(case.group.deletion_refused(), None);
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]);
+    let mut world = followed();
+    world.members.remove(0);
+    let ticket = deletion(&case);
+    case.step(Event::Outcome(ticket, refused(), world));
+    assert_eq!(case.group.deletion_refused(), None, "somebody else has deleted it");
+}
+
+#[test]
+fn former_holders_are_deleted_in_a_short_burst_and_then_once_an_interval() {
+    let (mut case, mut deleted) = (case(followed()), Vec::new());
+    for _ in 0..2_000 {
+        if let Some((ticket, Effect::Delete(_))) = case.asked.first().cloned() {
+            deleted.push((case.now.saturating_sub(NOW)).as_secs());
+            case.step(Event::Outcome(ticket, Outcome::Deleted(None), followed()));
+        } else {
+            case.now += Duration::from_secs(1);
+            case.step(Event::Tick);
+        }
+    }
+    assert_eq!(deleted[..4], [0, 1, 2, 3]);
+    assert!(deleted[4] >= 300 - 4 && deleted.len() <= 4 + 7, "{deleted:?}");
+}
+
+#[test]
+fn a_former_holder_that_was_not_deleted_in_time_is_deleted_after_the_next_change() {
+    let mut world = followed();
+    world.members[1].verdict = Verdict::Ended(Reason::PodDeleted);
+    let mut case = case(world);
+    let Effect::Grant(grant) = case.effect() else { panic!("{:?}", case.asked) };
+    assert_eq!(grant.holder, pod("c"));
+    case.answer(Outcome::Granted { token: 7 });
+    let Effect::Declare { next, .. } = case.effect() else { panic!("{:?}", case.asked) };
+    assert_eq!(next.strip, [pod("b"), pod("a")]);
 }

@@ -50,12 +50,16 @@ impl Controller {
             self.events.stripped(&record.object, &stripped, now);
         }
         let Some(group) = self.groups.get_mut(&done.group) else { return };
+        // So is the deletion of former holders; the status says what is refused.
+        let deleting = group.election().is_deleting(done.ticket);
         let known = if stamping { &mut group.stamp_trouble } else { &mut group.trouble };
         if let Some(trouble) = done.trouble {
             if known.as_ref() != Some(&trouble) && self.causes.is_new(&trouble, now) {
                 tracing::warn!(group = %done.group, ?trouble, "a step failed; trying again");
             }
-            *known = Some(trouble);
+            if !deleting {
+                *known = Some(trouble);
+            }
         } else if stamping || known.as_ref().is_some_and(|trouble| trouble.is_over(&done.outcome)) {
             *known = None;
         }

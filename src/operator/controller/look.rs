@@ -141,9 +141,8 @@ fn urgency(election: &election::Group, ticket: Ticket, effect: &Effect) -> Urgen
             Urgency::AtOnce
         }
         // A stamp that fences a term off is a step of a change of holder.
-        Effect::Stamp { .. } | Effect::Try { .. } | Effect::Delete(_) if election.is_stamping(ticket) => {
-            Urgency::Stamp
-        }
+        Effect::Stamp { .. } | Effect::Try { .. } if election.is_stamping(ticket) => Urgency::Stamp,
+        Effect::Delete(_) => Urgency::Stamp,
         // A dry run before a planned change is not urgent. Behind a webhook that hangs it takes its full time limit.
         Effect::Try { from: Some(_), .. }
         | Effect::Clear { .. }

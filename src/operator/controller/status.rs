@@ -60,6 +60,11 @@ impl Controller {
         }
         let wanted = status(View { seen, group }, inputs.hindrance.as_ref(), inputs.awaits_first_probes);
         group.report.minor_after = None;
+        let Some(patch) = patch(record.status(), &wanted) else {
+            group.report.spoken = !group.is_owned();
+            group.report.rendered = Some(inputs);
+            return;
+        };
         // While two databases act as primary, another replica reports something else for as long as this one does.
         let repeats = group.report.written.as_ref().is_some_and(|written| reads_like(written, &wanted));
         if (repeats || is_minor(record.status(), &wanted)) && !group.report.allows_minor(now) {
@@ -67,7 +72,6 @@ impl Controller {
         }
         group.report.spoken = !group.is_owned();
         group.report.rendered = Some(inputs);
-        let Some(patch) = patch(record.status(), &wanted) else { return };
         let told = group.report.told.replace(wanted.clone());
         announce(&self.events, &mut self.causes, &record, told.as_ref().or(record.status()), &wanted, now);
         group.report.writing = true;

@@ -151,8 +151,8 @@ fn accepted(view: View) -> Finding {
         None => {
             if let Some(refused) = view.group.election().deletion_refused() {
                 let message = format!(
-                    "the spec can be carried out, but for election.onDemote: Delete; set podDeletion.enabled=true in the \
-                     operator's chart, unless another policy is meant to refuse it: {refused}"
+                    "the spec can be carried out, but for election.onDemote: Delete. Set podDeletion.enabled=true in the \
+                     operator's chart, unless a policy of the cluster is meant to refuse it: {refused}"
                 );
                 return finding(Accepted, true, Reason::DeletionRefused, message);
             }

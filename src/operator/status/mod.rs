@@ -164,9 +164,6 @@ fn switchover(view: View<'_>, old: &LeaderGroupStatus) -> Option<SwitchoverStatu
     let election = view.group.election();
     let last = old.switchover.clone();
     let Some(request) = view.group.record().requested_switchover() else { return last };
-    if last.as_ref().is_some_and(|last| last.request == request.id) {
-        return last;
-    }
     let answer = |result, message| Some(SwitchoverStatus { request: request.id.clone(), result, message });
     if let Some((_, why)) = election.refused_switchover().filter(|(refused, _)| *refused == request.id) {
         return answer(SwitchoverResult::Refused, why.to_string());

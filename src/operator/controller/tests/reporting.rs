@@ -66,3 +66,19 @@ fn two_owners_do_not_overwrite_each_others_reports_in_a_loop() {
     assert!((4..12).contains(&reports.len()), "after so many seconds: {reports:?}");
     assert!(reports.last().is_some_and(|last| *last >= 40), "it goes on: {reports:?}");
 }
+
+/// What is not written costs nothing.
+#[test]
+fn an_owner_that_has_nothing_new_to_report_keeps_its_short_burst() {
+    let mut stage = listed(1);
+    stage.settle();
+    for _ in 0..3 {
+        stage.now += s(1);
+        stage.probe_all();
+        stage.turn();
+        assert!(!stage.view(&name(0)).group.report.writing);
+    }
+    let now = stage.now;
+    let mut report = std::mem::take(&mut stage.controller.groups.get_mut(&name(0)).expect("a group").report);
+    assert!((0..4).all(|_| report.allows_minor(now)), "{report:?}");
+}
