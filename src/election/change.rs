@@ -75,6 +75,7 @@ impl Group {
         effects: &mut Effects,
     ) -> Phase {
         self.calls.failures = 0;
+        self.calls.in_vain += 1;
         match change.reason {
             Reason::Switchover => self.last_request.grants += 1,
             reason if reason.is_planned() => {
@@ -184,7 +185,7 @@ impl Group {
     pub(super) fn confirmed(&mut self, change: Change, now: Duration, effects: &mut Effects) -> Phase {
         self.known.row.confirmed = true;
         self.known.row.pending = vec![change.holder.clone()];
-        self.calls.failures = 0;
+        self.calls.succeeded();
         self.unused.forget();
         self.delays.lost = None;
         self.stamping.after = now;

@@ -93,7 +93,7 @@ impl Group {
                 return self.start_program(holder, now, effects);
             }
             self.wake_if_late(holder);
-            self.calls.failures = 0;
+            self.calls.succeeded();
             if self.keeps_its_label() {
                 self.refusals.stays(&holder.uid);
                 self.delete_demoted(&holder.uid, now, effects);
@@ -310,7 +310,8 @@ impl Group {
 
     pub(super) fn vacated(&mut self, effects: &mut Effects) -> Phase {
         let from = self.known.row.holder.take();
-        (self.calls.failures, self.delays.lost) = (0, None);
+        self.calls.succeeded();
+        self.delays.lost = None;
         let reason = from.as_ref().and_then(|pod| self.case_against(pod)).unwrap_or(Reason::PodDeleted);
         let token = self.known.row.token;
         self.emit(

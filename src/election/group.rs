@@ -55,6 +55,9 @@ pub(super) struct Calls {
     pub(super) awaiting: Option<Ticket>,
     /// Consecutive failures, for the back-off.
     pub(super) failures: u32,
+    /// Terms that were granted since the last one that was confirmed, for the back-off, too: if two databases act as
+    /// primary, another replica may declare a term of its own before each of them is complete.
+    pub(super) in_vain: u32,
 }
 
 /// The dry runs before a change.
@@ -65,6 +68,13 @@ pub(super) struct Trials {
     pub(super) accepted: Option<(String, Duration)>,
     /// The UIDs of the pods whose dry runs for the present change had no definite answer.
     pub(super) unanswered: Vec<String>,
+}
+
+impl Calls {
+    /// What was begun is complete.
+    pub(super) fn succeeded(&mut self) {
+        (self.failures, self.in_vain) = (0, 0);
+    }
 }
 
 impl Group {
@@ -91,7 +101,8 @@ impl Group {
 
     /// Forgets what an earlier ownership of this replica has left, but for the phase.
     pub(super) fn forget(&mut self) {
-        (self.calls.awaiting, self.calls.failures) = (None, 0);
+        self.calls.awaiting = None;
+        self.calls.succeeded();
         self.known.suspect = None;
         self.delays = Delays::default();
         self.trials = Trials::default();

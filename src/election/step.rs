@@ -147,6 +147,6 @@ impl Group {
 
     pub(super) fn next_pause(&mut self) -> Duration {
         self.calls.failures += 1;
-        growing(FIRST_BACKOFF, self.calls.failures)
+        growing(FIRST_BACKOFF, self.calls.failures.max(self.calls.in_vain))
     }
 }

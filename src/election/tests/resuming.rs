@@ -214,3 +214,41 @@ fn after_lost_commits_the_pod_that_is_labelled_keeps_the_role_if_it_works() {
         assert!(matches!(regained(verdict).effect(), Effect::Strip { .. }), "{verdict:?}");
     }
 }
+
+/// Two databases act as primary, and each has an owner that makes another pod active.
+#[test]
+fn a_change_that_another_owner_overtakes_again_and_again_waits_longer_each_time() {
+    let mut case = Case::stable(with(Verdict::Ended(Reason::PodDeleted)));
+    let (mut pauses, mut overtaken) = (Vec::new(), false);
+    for _ in 0..200 {
+        match case.asked.first().map(|(_, effect)| effect.clone()) {
+            Some(Effect::Grant(grant)) => {
+                overtaken = false;
+                case.answer(Outcome::Granted { token: grant.expected.max(grant.floor) + 1 });
+            }
+            Some(Effect::Declare { .. }) => {
+                overtaken = true;
+                case.answer(Outcome::Declared);
+            }
+            Some(Effect::Strip { .. }) if overtaken => {
+                case.answer(Outcome::Rejected(Rejection::Outdated));
+                pauses
+                    .push(case.group.wake().expect("it is tried again").saturating_sub(case.now).as_millis());
+            }
+            Some(Effect::Strip { .. }) => case.answer(Outcome::Stripped),
+            Some(Effect::Stamp { .. }) => case.answer(Outcome::Stamped(Vec::new())),
+            Some(Effect::Verify(_)) => case.answer(Outcome::Verified(Some(Reason::PodDeleted))),
+            Some(Effect::Read) => {
+                // The other owner's pod is gone by now.
+                let other = declaration(case.group.row().token + 1, Some("z"), &["a", "b"]);
+                case.answer(Outcome::Read { row: Some(case.group.row().clone()), declared: Some(other) });
+            }
+            Some(effect) => panic!("{effect:?}"),
+            None => {
+                case.now = case.group.wake().expect("it goes on");
+                case.step(Event::Tick);
+            }
+        }
+    }
+    assert_eq!(pauses[..9], [50, 100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000]);
+}
