@@ -10,6 +10,7 @@
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 mod agenda;
+mod agents;
 mod api_server;
 #[path = "../apiserver/mod.rs"]
 mod apiserver;

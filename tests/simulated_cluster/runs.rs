@@ -24,6 +24,21 @@ fn groups_get_a_holder_and_keep_it() {
     assert_eq!(checked.promotions.len(), 2, "{:#?}", checked.promotions);
 }
 
+#[test]
+fn the_program_of_a_group_with_agents_runs_in_its_active_pod() {
+    log::show();
+    let mut run = Simulation::with_agents(1, 2, Some(1));
+    // The first term of a new group waits for the longest lease.
+    run.run(Duration::from_mins(2));
+    let checked = run.checked();
+    assert!(checked.violations.is_empty(), "{:#?}", checked.violations);
+    assert_eq!(checked.promotions.len(), 2, "{:#?}", checked.promotions);
+    assert_eq!(run.programs_at_rest(), [""; 0]);
+    let (ledger, active) = (run.cluster.ledger(), run.active_pods());
+    assert_eq!((ledger.violations(), ledger.terms("g1")), (&[][..], 1));
+    assert!(active.iter().any(|pod| ledger.running("g1") == [pod]), "{active:?}");
+}
+
 /// From so many runs on, each kind of fault must have taken effect.
 const ENOUGH: u64 = 5;
 /// How often a run that failed is played again, with fewer faults.
