@@ -223,7 +223,8 @@ async fn serve(
         if !request.ends_with(b"\r\n\r\n") {
             continue;
         }
-        let path = std::str::from_utf8(&request).ok().and_then(|text| text.split(' ').nth(1)).map(str::to_owned);
+        let path =
+            std::str::from_utf8(&request).ok().and_then(|text| text.split(' ').nth(1)).map(str::to_owned);
         request.clear();
         sleep(LATENCY).await;
         let works = program.wait_for(|program| *program != Program::Hangs).await.map(|program| *program);

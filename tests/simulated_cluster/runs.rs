@@ -9,7 +9,7 @@ use crate::{
         plan::{plan, with_faults},
     },
     log,
-    played::{Passed, play},
+    played::{Passed, play, simulation},
     shrinking::report,
     simulation::Simulation,
 };
@@ -47,7 +47,8 @@ const REPLAYS: usize = 60;
 #[test]
 fn a_seed_determines_a_run() {
     let trace = || {
-        let (mut run, time) = (Simulation::new(7, 3), Duration::from_mins(1));
+        let (mut run, time) = (simulation(7), Duration::from_mins(1));
+        run.run(Duration::from_secs(40));
         with_faults(&mut run, &plan(7, time, Duration::from_secs(2)), None, time);
         run.trace()
     };
@@ -79,10 +80,10 @@ fn random_faults() {
     let (mut seen, mut timely) = (BTreeSet::new(), BTreeSet::new());
     for seed in first..first + runs {
         let played = play(seed, chosen.as_ref());
-        let Passed { effects, due, promotions, revisions, per_second } =
+        let Passed { effects, due, promotions, programs, revisions, per_second } =
             played.unwrap_or_else(|failed| panic!("{}", report(seed, chosen.as_ref(), &failed, replays)));
         eprintln!(
-            "seed {seed}: {promotions} promotions, {revisions} revisions, {effects:?}; deadlines checked (I6): {}, \
+            "seed {seed}: {promotions} promotions, programs in {programs} terms, {revisions} revisions, {effects:?}; deadlines checked (I6): {}, \
              {due:?}; {per_second:.0} simulated seconds per second",
             due.len(),
         );

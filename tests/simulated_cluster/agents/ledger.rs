@@ -52,7 +52,8 @@ impl Ledger {
 
     fn look_for_others(&mut self, id: usize, now: Duration) {
         let Some(own) = self.running.get(&id) else { return };
-        let beside = |(other, it): &(&usize, &Running)| **other != id && it.group == own.group && !it.is_paused;
+        let beside =
+            |(other, it): &(&usize, &Running)| **other != id && it.group == own.group && !it.is_paused;
         for (_, other) in self.running.iter().filter(beside) {
             self.violations.push(format!(
                 "{now:?}: {} runs the program of {} with token {}, while {} runs one with token {} since {:?}",

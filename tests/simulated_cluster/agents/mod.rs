@@ -87,7 +87,8 @@ impl Agent {
         let key = std::array::from_fn(|_| u8::try_from(random.below(256)).expect("below 256"));
         let keys = Keys::from_seed(&key).expect("any seed makes a key");
         let habits = Habits::any(&mut random);
-        let settings = Settings { stop_timeout: habits.stop_timeout, lapse_timeout: Duration::from_millis(500) };
+        let settings =
+            Settings { stop_timeout: habits.stop_timeout, lapse_timeout: Duration::from_millis(500) };
         Self {
             pod: pod.to_owned(),
             group: group.to_owned(),

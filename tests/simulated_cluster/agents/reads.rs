@@ -110,7 +110,13 @@ impl Reader {
     }
 
     /// Sends a read if it is time to, and returns one that was answered.
-    pub fn turn(&mut self, shown: Moment, reaches: bool, now: Duration, random: &mut Random) -> Option<LastRead> {
+    pub fn turn(
+        &mut self,
+        shown: Moment,
+        reaches: bool,
+        now: Duration,
+        random: &mut Random,
+    ) -> Option<LastRead> {
         let answers = mem::take(&mut *self.answers.lock());
         if let Some(asked) = &self.asked {
             let own = answers.into_iter().find(|(number, _)| *number == asked.number);
@@ -179,7 +185,8 @@ impl Reader {
 
     /// Notices that the group has changed.
     fn watch(&mut self, now: Duration, random: &mut Random) {
-        let found = self.access.api.store().get(Kind::LeaderGroup, NAMESPACE, &self.group).map(|it| it.revision);
+        let found =
+            self.access.api.store().get(Kind::LeaderGroup, NAMESPACE, &self.group).map(|it| it.revision);
         let revision = found.unwrap_or(0);
         if self.access.api.is_running() && self.watched.0 != revision {
             // Now and then a watch ends, and shows nothing until it is begun again.

@@ -156,7 +156,9 @@ impl Cluster {
                 Step::Heartbeat(node) => self.heartbeat(&node, now),
                 // The kubelet repeats what the API server does not answer.
                 Step::Ended(pod) if !self.api.is_running() => self.agenda.plan(now + ROUND, Step::Ended(pod)),
-                Step::Ended(pod) if !self.notices_end(&pod) => self.agenda.plan(now + ROUND, Step::Ended(pod)),
+                Step::Ended(pod) if !self.notices_end(&pod) => {
+                    self.agenda.plan(now + ROUND, Step::Ended(pod))
+                }
                 Step::Ended(pod) => self.ended(&pod),
                 Step::Restarted(pod) => self.restarted(&pod, now),
                 Step::Reported(pod) => self.report(&pod, false),
@@ -324,7 +326,8 @@ impl Cluster {
         };
         let runs = |pod: &Pod| now >= pod.starts && pod.program != Program::Ended;
         let ready = |pod: &Pod| pod.supervised.as_ref().is_none_or(|supervised| supervised.is_ready(now));
-        let unreported = self.pods.iter().filter(|(_, pod)| runs(pod)).map(|(name, pod)| (name, pod, ready(pod)));
+        let unreported =
+            self.pods.iter().filter(|(_, pod)| runs(pod)).map(|(name, pod)| (name, pod, ready(pod)));
         let unreported = unreported.filter(|(name, pod, ready)| !is_reported(name, pod.restarts, *ready));
         let unreported: Vec<_> = unreported.map(|(name, _, ready)| (name.clone(), ready)).collect();
         drop(store);

@@ -33,8 +33,8 @@ use crate::{
     replica::Process,
     trace,
 };
-use ways::{Ways, fates, statements};
 pub use ways::{Cut, Storm, millis};
+use ways::{Ways, fates, statements};
 
 /// How long each machine runs before it is another one's turn. What they send each other arrives in the next turn.
 const TURN: Duration = Duration::from_millis(5);
