@@ -65,11 +65,14 @@ impl Failure {
         };
         // The next pod becomes active when the program of the former one is over. Nobody says so of a pod that does not
         // answer, or is gone at once: then the change waits for the lease. The program of a pod that is deleted may
-        // ignore that until the kubelet kills it.
+        // ignore that until the agent kills it. A report that such an active pod is not ready is no evidence.
         let Some(lease) = pod.lease else { return deadline };
         let over = outlasts(lease);
-        let Deadline { within, from_evidence, .. } = deadline;
-        Deadline { within: within + over, from_evidence: from_evidence + over, ..deadline }
+        let from_evidence = match self {
+            Self::Deleted | Self::DeletedByForce => deadline.from_evidence + over,
+            Self::Hangs | Self::Fails | Self::NodeLost => Duration::MAX,
+        };
+        Deadline { within: deadline.within + over, from_evidence, ..deadline }
     }
 }
 

@@ -12,8 +12,8 @@ struct Running {
     pod: String,
     token: i64,
     since: Duration,
-    /// It stands still.
-    is_paused: bool,
+    /// It does nothing.
+    stands_still: bool,
 }
 
 /// All programs of a run.
@@ -32,28 +32,35 @@ impl Ledger {
         self.started += 1;
         self.terms.entry(group.to_owned()).or_default().insert((token, pod.to_owned()));
         let (group, pod) = (group.to_owned(), pod.to_owned());
-        self.running.insert(self.started, Running { group, pod, token, since: now, is_paused: false });
+        self.running.insert(self.started, Running { group, pod, token, since: now, stands_still: false });
         self.look_for_others(self.started, now);
         self.started
     }
 
     /// A program and all that it had started have ended.
-    pub fn ended(&mut self, id: usize, _: Duration) {
+    pub fn ended(&mut self, id: usize) {
         self.running.remove(&id);
     }
 
-    /// All processes of a program stand still from now on, or go on. A supervisor that stood still with its program
-    /// ends it when it goes on, if its time is up: what the program does in between is left to the fencing token.
-    pub fn pause(&mut self, id: usize, is_paused: bool, now: Duration) {
-        let Some(running) = self.running.get_mut(&id) else { return };
-        running.is_paused = is_paused;
-        let _ = now;
+    /// All processes of a program stand still.
+    pub fn stands_still(&mut self, id: usize) {
+        if let Some(running) = self.running.get_mut(&id) {
+            running.stands_still = true;
+        }
+    }
+
+    /// They go on.
+    pub fn goes_on(&mut self, id: usize, now: Duration) {
+        if let Some(running) = self.running.get_mut(&id) {
+            running.stands_still = false;
+            self.look_for_others(id, now);
+        }
     }
 
     fn look_for_others(&mut self, id: usize, now: Duration) {
         let Some(own) = self.running.get(&id) else { return };
         let beside =
-            |(other, it): &(&usize, &Running)| **other != id && it.group == own.group && !it.is_paused;
+            |(other, it): &(&usize, &Running)| **other != id && it.group == own.group && !it.stands_still;
         for (_, other) in self.running.iter().filter(beside) {
             self.violations.push(format!(
                 "{now:?}: {} runs the program of {} with token {}, while {} runs one with token {} since {:?}",

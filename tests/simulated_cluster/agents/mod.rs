@@ -115,20 +115,22 @@ impl Agent {
         self.program.is_some() && self.machine.ends().is_none() && !self.leaves
     }
 
-    pub fn runs(&self) -> bool {
-        self.program.is_some()
-    }
-
     /// Lets processes stand still, or go on.
     pub fn stand_still(&mut self, still: Still, ledger: &mut Ledger, now: Duration) {
-        let (was, is) = (self.still == Still::All, still == Still::All);
-        self.still = still;
-        if let Some(program) = self.program.as_mut().filter(|_| was != is) {
-            // It does nothing meanwhile. What it had to do before it was stopped, it does when it goes on.
-            ledger.pause(program.id, is, now);
-            if was {
-                self.end_in_time(ledger, now);
-            }
+        let was = std::mem::replace(&mut self.still, still);
+        match &self.program {
+            Some(program) if still == Still::All => ledger.stands_still(program.id),
+            Some(_) if was == Still::All => self.goes_on(ledger, now),
+            _ => {}
+        }
+    }
+
+    /// The program goes on, if its time is not up. Otherwise the supervisor kills it at once: what the program does
+    /// before that is left to the fencing token, and does not count here.
+    fn goes_on(&mut self, ledger: &mut Ledger, now: Duration) {
+        self.step(&Event::Woke, ledger, now);
+        if let Some(program) = self.program.as_ref().filter(|program| !program.is_killed()) {
+            ledger.goes_on(program.id, now);
         }
     }
 
@@ -148,9 +150,9 @@ impl Agent {
         self.program.as_mut().is_some_and(|program| program.exit(now))
     }
 
-    /// Its programs ignore SIGTERM from now on, or behave as they like.
-    pub fn set_obedient(&mut self, obeys: bool) {
-        self.habits.is_stubborn = !obeys;
+    /// Its programs ignore SIGTERM from now on.
+    pub fn ignore_sigterm(&mut self) {
+        self.habits.ignore_sigterm();
     }
 
     /// Whether the kubelet finds the pod ready.
@@ -190,14 +192,14 @@ impl Agent {
     pub fn turn(&mut self, around: &mut Around<'_>) -> Option<Ended> {
         let now = around.now;
         if let Some(gone_at) = self.killed {
-            return (now >= gone_at).then(|| self.ended(around.ledger, now));
+            return (now >= gone_at).then(|| self.ended(around.ledger));
         }
         if self.still == Still::All {
             return None;
         }
         self.end_in_time(around.ledger, now);
         if self.has_concluded(around.ledger, now) {
-            return Some(self.ended(around.ledger, now));
+            return Some(self.ended(around.ledger));
         }
         if self.still == Still::Network {
             return None;
@@ -255,7 +257,7 @@ impl Agent {
         {
             let had_to_end = self.machine.ends().is_some();
             tracing::info!(pod = self.pod, had_to_end, "a program has ended");
-            ledger.ended(program.id, now);
+            ledger.ended(program.id);
             // All processes but the supervisor were killed, and the network process is started again.
             self.reader.start_again(now);
             self.step(&Event::Ended, ledger, now);
@@ -264,9 +266,9 @@ impl Agent {
         self.leaves && self.program.is_none()
     }
 
-    fn ended(&mut self, ledger: &mut Ledger, now: Duration) -> Ended {
+    fn ended(&mut self, ledger: &mut Ledger) -> Ended {
         if let Some(program) = self.program.take() {
-            ledger.ended(program.id, now);
+            ledger.ended(program.id);
         }
         Ended { message: termination_message(self.boot()) }
     }

@@ -20,8 +20,6 @@ pub struct Habits {
     starts: usize,
     /// How long one may take to end after SIGTERM; `None`: it ignores it.
     ends: Option<usize>,
-    /// It ignores SIGTERM for now.
-    pub is_stubborn: bool,
 }
 
 impl Habits {
@@ -30,8 +28,11 @@ impl Habits {
             stop_timeout: Duration::from_secs([2, 3, 8][random.below(3)]),
             starts: [100, 2_500][random.below(2)],
             ends: [Some(50), Some(1_500), None][random.below(3)],
-            is_stubborn: false,
         }
+    }
+
+    pub fn ignore_sigterm(&mut self) {
+        self.ends = None;
     }
 }
 
@@ -55,9 +56,14 @@ impl Program {
         now >= self.ready_at
     }
 
+    /// Whether it ends because it was killed, or because its first process has ended.
+    pub fn is_killed(&self) -> bool {
+        self.gone_at.is_some()
+    }
+
     /// It gets SIGTERM.
     pub fn terminate(&mut self, habits: &Habits, now: Duration, random: &mut Random) {
-        let Some(ends) = habits.ends.filter(|_| !habits.is_stubborn) else { return };
+        let Some(ends) = habits.ends else { return };
         self.exits_at.get_or_insert(now + millis(random, ends));
     }
 

@@ -216,12 +216,52 @@ impl Cluster {
         self.nodes.get(&pod.node).is_some_and(|node| node.is_on && node.is_connected)
     }
 
-    /// What stands still of the agent in a pod from now on. Returns whether it has one.
+    /// What stands still of the agent in a pod from now on. Returns whether that is new.
     pub fn stand_still(&mut self, name: &str, still: Still, now: Duration) -> bool {
-        let supervised = self.pods.get_mut(name).and_then(|pod| pod.supervised.as_mut());
-        let Some(agent) = supervised.and_then(|supervised| supervised.agent.as_mut()) else { return false };
-        agent.stand_still(still, &mut self.agents.ledger, now);
+        let pod = self.pods.get_mut(name).filter(|pod| pod.program == Program::Serves);
+        let Some((pod, ledger)) = pod.zip(Some(&mut self.agents.ledger)) else { return false };
+        let Some(agent) = pod.supervised.as_mut().and_then(|it| it.agent.as_mut()) else { return false };
+        agent.stand_still(still, ledger, now);
+        pod.program = Program::Hangs;
+        self.network.set(pod.address, Program::Hangs);
         true
+    }
+
+    fn agent(&mut self, pod: &str) -> Option<&mut Agent> {
+        self.pods.get_mut(pod)?.supervised.as_mut()?.agent.as_mut()
+    }
+
+    /// The program of a pod ends by itself. Returns whether there is one that does not end anyway.
+    pub fn end_program(&mut self, pod: &str, now: Duration) -> bool {
+        self.agent(pod).is_some_and(|agent| agent.end_program(now))
+    }
+
+    /// The program of a pod ignores SIGTERM from now on.
+    pub fn ignore_sigterm(&mut self, pod: &str) {
+        if let Some(agent) = self.agent(pod) {
+            agent.ignore_sigterm();
+        }
+    }
+
+    pub fn node_of(&self, pod: &str) -> Option<String> {
+        self.pods.get(pod).map(|pod| pod.node.clone())
+    }
+
+    /// A user sets the lease of a group's agents, or turns them off. Returns whether that changes something.
+    pub fn set_agents(&self, group: &str, lease: Option<&str>) -> bool {
+        self.change(Kind::LeaderGroup, NAMESPACE, group, |group| {
+            match (lease, group["spec"].as_object_mut()) {
+                (Some(lease), _) => group["spec"]["agent"]["leaseDuration"] = lease.into(),
+                (None, Some(spec)) => drop(spec.remove("agent")),
+                (None, None) => {}
+            }
+        })
+    }
+
+    /// A user sets the agents of a group as they were at first.
+    pub fn set_agents_back(&self, group: &str) -> bool {
+        let agent = self.groups.get(group).map(|group| group["spec"]["agent"].clone()).unwrap_or_default();
+        self.change(Kind::LeaderGroup, NAMESPACE, group, |group| group["spec"]["agent"] = agent)
     }
 
     /// The pods of groups with agents, and whether a program runs in each.
@@ -229,12 +269,5 @@ impl Cluster {
         let pods = self.pods.iter().filter_map(|(name, pod)| Some((name, pod.supervised.as_ref()?)));
         let runs = |supervised: &Supervised| supervised.agent.as_ref().is_some_and(Agent::works);
         pods.map(|(name, supervised)| (name.clone(), runs(supervised))).collect()
-    }
-
-    /// Whether the object of a group is there, and has agents.
-    pub fn has_agents(&self, group: &str) -> bool {
-        let store = self.api.store();
-        let found = store.get(Kind::LeaderGroup, NAMESPACE, group);
-        found.is_some_and(|found| found.value()["spec"]["agent"].is_object())
     }
 }

@@ -105,7 +105,13 @@ impl Cluster {
     }
 
     /// Returns whether the object has changed. It may be gone, or the API server away.
-    fn change(&self, kind: Kind, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) -> bool {
+    pub(super) fn change(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+        change: impl FnOnce(&mut Value),
+    ) -> bool {
         if !self.api.is_running() {
             return false;
         }
