@@ -94,9 +94,8 @@ impl Ways {
         self.0.lock().unanswered.clone()
     }
 
-    fn note_unanswered(&self, request: &RequestInfo, outcome: &Outcome) {
-        let is_slice = request.kind == Kind::EndpointSlice && request.verb.writes();
-        if is_slice && matches!(outcome, Outcome::Hung | Outcome::HungAfterwards) {
+    fn note_unanswered(&self, request: &RequestInfo) {
+        if request.kind == Kind::EndpointSlice && request.verb.writes() {
             let slice = Key::new(&request.namespace, &request.name);
             self.0.lock().unanswered.push((slice, Instant::now()));
         }
@@ -140,6 +139,7 @@ pub fn fates(mut random: Random, ways: Ways) -> impl FnMut(&RequestInfo) -> Fate
             match FAILURES.get(random.below(FAILURES.len() + 1)) {
                 Some(failure) => outcome = failure.clone(),
                 None => {
+                    ways.note_unanswered(request);
                     return Fate {
                         before: millis(&mut random, LATEST),
                         dropped: Dropped::CarriedOut,
@@ -148,7 +148,9 @@ pub fn fates(mut random: Random, ways: Ways) -> impl FnMut(&RequestInfo) -> Fate
                 }
             }
         }
-        ways.note_unanswered(request, &outcome);
+        if matches!(outcome, Outcome::Hung | Outcome::HungAfterwards) {
+            ways.note_unanswered(request);
+        }
         let (before, after) = (delay(&mut random), delay(&mut random));
         let dropped = if random.below(2) == 0 { Dropped::Cancelled } else { Dropped::CarriedOut };
         Fate { before, outcome, after, dropped }
