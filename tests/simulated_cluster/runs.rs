@@ -39,6 +39,49 @@ fn the_program_of_a_group_with_agents_runs_in_its_active_pod() {
     assert!(active.iter().any(|pod| ledger.running("g1") == [pod]), "{active:?}");
 }
 
+/// I5: what an agent has not said while no replica could hear it is no evidence against its pod.
+#[test]
+fn a_program_that_has_started_is_not_taken_for_late_by_those_who_could_not_hear_of_it() {
+    log::show();
+    let cut_off: [fn(&mut Simulation, bool); 2] = [
+        |run, is_over| {
+            let nodes = run.cluster.nodes().into_iter();
+            nodes.for_each(
+                |node| if is_over { run.resume_replicas_on(&node) } else { run.stop_replicas_on(&node) },
+            );
+        },
+        |run, is_over| {
+            let nodes = run.cluster.nodes();
+            for (one, other) in [(0, 1), (0, 2), (1, 2)] {
+                if is_over {
+                    run.network.join(&nodes[one], &nodes[other]);
+                } else {
+                    run.network.cut(&nodes[one], &nodes[other], "a cut");
+                }
+            }
+        },
+    ];
+    for cut_off in cut_off {
+        let mut run = Simulation::with_agents(1, 2, Some(1));
+        run.run(Duration::from_secs(72));
+        run.act(|run| run.cluster.set_agents("g1", Some("2s")));
+        run.run(Duration::from_secs(1));
+        run.fault(run.cluster.of_group("g1"), &["Switchover"]);
+        run.act(|run| assert!(run.cluster.request_switchover("g1")));
+        while run.cluster.ledger().terms("g1") < 2 {
+            run.run(Duration::from_millis(5));
+        }
+        run.run(Duration::from_millis(20));
+        cut_off(&mut run, false);
+        run.run(Duration::from_millis(3_500));
+        cut_off(&mut run, true);
+        run.run(Duration::from_secs(5));
+        let checked = run.checked();
+        assert!(checked.violations.is_empty(), "{:#?}", checked.violations);
+        assert_eq!(run.cluster.ledger().terms("g1"), 2, "the program goes on");
+    }
+}
+
 /// From so many runs on, each kind of fault must have taken effect.
 const ENOUGH: u64 = 5;
 /// How often a run that failed is played again, with fewer faults.
