@@ -1,7 +1,7 @@
 //! I6: single faults. An active pod that certainly fails while nothing else is disturbed must be replaced within the
 //! time that the design promises, and the Service must route to the next one.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use leadergroup::api::{HealthSpec, LockSpec, ROLE_LABEL};
 use leadergroup_agent::contract::outlasts;
@@ -46,8 +46,9 @@ impl Failure {
     pub const ALL: [Self; 5] =
         [Self::Hangs, Self::Fails, Self::Deleted, Self::DeletedByForce, Self::NodeLost];
 
-    /// When a pod that fails so now must be replaced.
-    fn deadline(self, pod: &Pod, now: Duration) -> Deadline {
+    /// When a pod that fails so now must be replaced. `left`: the nodes of the other pods of its group that are not
+    /// lost.
+    fn deadline(self, pod: &Pod, left: &BTreeSet<&str>, now: Duration) -> Deadline {
         let uid = pod.uid.as_str();
         let (lock, threshold) = (LockSpec::default(), HealthSpec::default().failure_threshold);
         let usual =
@@ -60,6 +61,9 @@ impl Failure {
             Self::Deleted | Self::DeletedByForce => {
                 Deadline { within: ACTS, ..usual("PodDeleted", lock.ttl.0) }
             }
+            // If all pods that are left are on the owner's node, it reaches no other node until it probes the pods of
+            // the lost replica, whose heartbeats are late. The silence counts from then on.
+            Self::NodeLost if left.len() == 1 => usual("Silent", lock.ttl.0 + settings.ttl),
             // The next owner waits for the end of the lost replica's session, from its last heartbeat on.
             Self::NodeLost => usual("Silent", lock.ttl.0.max(settings.ttl + settings.retry_interval)),
         };
@@ -107,7 +111,11 @@ pub fn single_faults(run: &mut Simulation, seed: u64) -> Result<Vec<Failure>, Fa
             is_lost(lost) && pods.iter().any(|other| other.group == lost.group && !is_lost(other))
         };
         let lost: Vec<&&Pod> = active.iter().filter(replaceable).collect();
-        let deadlines: Vec<Deadline> = lost.iter().map(|pod| failure.deadline(pod, run.now)).collect();
+        let deadline = |pod: &&&Pod| {
+            let left = pods.iter().filter(|other| other.group == pod.group && !is_lost(other));
+            failure.deadline(pod, &left.map(|other| other.node.as_str()).collect(), run.now)
+        };
+        let deadlines: Vec<Deadline> = lost.iter().map(deadline).collect();
         let Some(within) = deadlines.iter().map(|deadline| deadline.within).max() else { continue };
         tracing::info!(?failure, pod = chosen.name, at = ?run.now, "a single fault");
         due.extend(deadlines.iter().map(|_| failure));
