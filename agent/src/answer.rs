@@ -52,7 +52,16 @@ impl Keys {
     /// A new key pair, and with it a new boot.
     pub fn generate() -> Result<Self, NoKeys> {
         let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|_| NoKeys)?;
-        let pair = Ed25519KeyPair::from_pkcs8(document.as_ref()).map_err(|_| NoKeys)?;
+        Self::of(Ed25519KeyPair::from_pkcs8(document.as_ref()).map_err(|_| NoKeys)?)
+    }
+
+    /// The key pair that a seed determines, for a simulation. Whoever knows the seed can answer for its boot.
+    pub fn from_seed(seed: &[u8; 32]) -> Result<Self, NoKeys> {
+        let pair = Ed25519KeyPair::from_seed_unchecked(seed).map_err(|_| NoKeys)?;
+        Self::of(pair)
+    }
+
+    fn of(pair: Ed25519KeyPair) -> Result<Self, NoKeys> {
         let public_key = pair.public_key().as_ref().try_into().map_err(|_| NoKeys)?;
         Ok(Self { pair, boot: Boot::new(public_key) })
     }

@@ -39,17 +39,10 @@ impl Programs {
         }
     }
 
-    /// Whether this program, which may start, should have started by now: an agent reads the declaration three times a
-    /// lease.
-    pub(super) fn is_late(&self, run: &Run) -> bool {
-        let since = self.cleared.filter(|(token, _)| *token == run.token).map(|(_, since)| since);
-        since.is_some_and(|since| self.now >= since + run.lease)
-    }
-
-    /// When that will be.
+    /// When this program, which may start, should have started: an agent reads the declaration three times a lease.
     pub(super) fn late_at(&self, run: &Run) -> Option<Duration> {
         let since = self.cleared.filter(|(token, _)| *token == run.token).map(|(_, since)| since);
-        since.map(|since| since + run.lease).filter(|at| *at > self.now)
+        since.map(|since| since + run.lease)
     }
 
     /// When the lease of this program is over, whatever became of it.

@@ -25,6 +25,8 @@ use crate::api::{Declaration, Former, FormerRun, PodRef, Promised, Reason, Run, 
 
 /// How often the agent is asked whose answer is awaited.
 const ASK_INTERVAL: Duration = Duration::from_millis(50);
+/// How often it is looked whether an agent has answered that seems not to read the declaration.
+const ANSWER_INTERVAL: Duration = Duration::from_millis(250);
 /// How much larger than the declared token one may be that an agent has seen: in a group that was created again, or
 /// whose status was restored from a backup. There is room for a million such leaps.
 const MOST_AHEAD: i64 = 1 << 32;
@@ -108,12 +110,14 @@ impl Group {
     }
 
     /// What the program of the declared term says against its holder: it is over, and the pod is not known to be able
-    /// to start another one; or it has not started within a lease, because the agent cannot read the declaration.
+    /// to start another one; or it has not started within a lease, because the agent cannot read the declaration. The
+    /// agent must have said so after that lease: if this replica has not heard it since, it may have started long ago.
     pub(super) fn case_against_program(&self, member: &Member) -> Option<Reason> {
         let run = self.known.declared.program().filter(|_| self.may_run(&member.pod))?;
         let agent = member.agent.filter(|agent| agent.boot == run.boot)?;
         let is_over = member.verdict != Verdict::Eligible && self.is_said_to_be_over(&run.into());
-        let is_late = agent.floor < run.token && self.programs.is_late(run);
+        let late_at = self.programs.late_at(run);
+        let is_late = agent.floor < run.token && late_at.is_some_and(|at| member.asked_at >= Some(at));
         (is_over || is_late).then_some(Reason::ProgramEnded)
     }
 
@@ -138,12 +142,13 @@ impl Group {
         restarted || self.is_said_to_be_over(&run.into())
     }
 
-    /// Looks again when the program of the declared term should have started, if it has not yet.
+    /// Looks again when the program of the declared term should have started, if it has not yet, and then until the
+    /// agent has answered.
     pub(super) fn wake_if_late(&mut self, holder: &PodRef) {
         let run = self.known.declared.program().filter(|run| run.cleared);
         let waits = |run: &&Run| self.agent_of(holder).is_some_and(|agent| agent.floor < run.token);
         if let Some(at) = run.filter(waits).and_then(|run| self.programs.late_at(run)) {
-            self.wake_at(at);
+            self.wake_at(at.max(self.programs.now + ANSWER_INTERVAL));
         }
     }
 

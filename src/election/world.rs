@@ -31,6 +31,8 @@ pub struct Member {
     pub verdict: Verdict,
     /// What its agent has promised, if it has one and it has answered.
     pub agent: Option<Promised>,
+    /// When its agent was asked for the last of the answers that it has given, on the clock of the steps.
+    pub asked_at: Option<Duration>,
     /// The starts of its agent that have ended, as the kubelet says.
     pub ended: Vec<Boot>,
     /// Creation time, compared only with that of other pods: among equals the oldest is preferred.
@@ -66,6 +68,7 @@ impl Member {
             fencing_fits: true,
             verdict: Verdict::Eligible,
             agent: None,
+            asked_at: None,
             ended: Vec::new(),
             created: 0,
             revision: None,

@@ -1,9 +1,10 @@
 //! I6: single faults. An active pod that certainly fails while nothing else is disturbed must be replaced within the
 //! time that the design promises, and the Service must route to the next one.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use leadergroup::api::{HealthSpec, LockSpec, ROLE_LABEL};
+use leadergroup_agent::contract::outlasts;
 use leadergroup_e2e::{
     deck::Deck,
     history::{ACTS, Deadline},
@@ -12,6 +13,7 @@ use leadergroup_e2e::{
 
 use crate::{
     api_server::{Kind, Object, Store},
+    cluster::NAMESPACE,
     faults::{self, Undo},
     network::Program,
     played::Failed,
@@ -44,22 +46,37 @@ impl Failure {
     pub const ALL: [Self; 5] =
         [Self::Hangs, Self::Fails, Self::Deleted, Self::DeletedByForce, Self::NodeLost];
 
-    /// When a pod that fails so now must be replaced.
-    fn deadline(self, uid: &str, now: Duration) -> Deadline {
+    /// When a pod that fails so now must be replaced. `left`: the nodes of the other pods of its group that are not
+    /// lost.
+    fn deadline(self, pod: &Pod, left: &BTreeSet<&str>, now: Duration) -> Deadline {
+        let uid = pod.uid.as_str();
         let (lock, threshold) = (LockSpec::default(), HealthSpec::default().failure_threshold);
         let usual =
             |reason, ttl| Deadline::usual(uid, moment(now), reason, ttl, lock.retry_interval.0 * threshold);
         let settings = replica::settings("replica", "node");
-        match self {
+        let deadline = match self {
             Self::Hangs => usual("Silent", lock.ttl.0),
             Self::Fails => usual("ProbeRefused", lock.ttl.0),
             // There is no request of the test that takes time.
             Self::Deleted | Self::DeletedByForce => {
                 Deadline { within: ACTS, ..usual("PodDeleted", lock.ttl.0) }
             }
+            // If all pods that are left are on the owner's node, it reaches no other node until it probes the pods of
+            // the lost replica, whose heartbeats are late. The silence counts from then on.
+            Self::NodeLost if left.len() == 1 => usual("Silent", lock.ttl.0 + settings.ttl),
             // The next owner waits for the end of the lost replica's session, from its last heartbeat on.
             Self::NodeLost => usual("Silent", lock.ttl.0.max(settings.ttl + settings.retry_interval)),
-        }
+        };
+        // The next pod becomes active when the program of the former one is over. Nobody says so of a pod that does not
+        // answer, or is gone at once: then the change waits for the lease. The program of a pod that is deleted may
+        // ignore that until the agent kills it. A report that such an active pod is not ready is no evidence.
+        let Some(lease) = pod.lease else { return deadline };
+        let over = outlasts(lease);
+        let from_evidence = match self {
+            Self::Deleted | Self::DeletedByForce => deadline.from_evidence + over,
+            Self::Hangs | Self::Fails | Self::NodeLost => Duration::MAX,
+        };
+        Deadline { within: deadline.within + over, from_evidence, ..deadline }
     }
 }
 
@@ -70,6 +87,8 @@ struct Pod {
     group: String,
     node: String,
     is_active: bool,
+    /// The lease of the program of its group, if that has agents.
+    lease: Option<Duration>,
 }
 
 /// Lets active pods fail, one after the other in each of these ways. Returns how, for those that must be replaced.
@@ -92,7 +111,11 @@ pub fn single_faults(run: &mut Simulation, seed: u64) -> Result<Vec<Failure>, Fa
             is_lost(lost) && pods.iter().any(|other| other.group == lost.group && !is_lost(other))
         };
         let lost: Vec<&&Pod> = active.iter().filter(replaceable).collect();
-        let deadlines: Vec<Deadline> = lost.iter().map(|pod| failure.deadline(&pod.uid, run.now)).collect();
+        let deadline = |pod: &&&Pod| {
+            let left = pods.iter().filter(|other| other.group == pod.group && !is_lost(other));
+            failure.deadline(pod, &left.map(|other| other.node.as_str()).collect(), run.now)
+        };
+        let deadlines: Vec<Deadline> = lost.iter().map(deadline).collect();
         let Some(within) = deadlines.iter().map(|deadline| deadline.within).max() else { continue };
         tracing::info!(?failure, pod = chosen.name, at = ?run.now, "a single fault");
         due.extend(deadlines.iter().map(|_| failure));
@@ -142,6 +165,9 @@ fn until_everything_works(run: &mut Simulation) -> Result<(), Failed> {
 }
 
 fn everything_works(run: &Simulation) -> bool {
+    if !run.programs_at_rest().is_empty() {
+        return false;
+    }
     let store = run.api.store();
     let groups = store.objects(Kind::LeaderGroup).values();
     let pods = pods(&store);
@@ -162,7 +188,11 @@ fn pods(store: &Store) -> Vec<Pod> {
     let pods = store.objects(Kind::Pod).values().filter(|pod| is(pod, "Ready") && !pod.is_being_deleted());
     let pod = |pod: &Object| {
         let label = |name: &str| pod.labels()?.get(name)?.as_str();
+        let group = store.get(Kind::LeaderGroup, NAMESPACE, label("app")?);
+        let run = group.map(|group| &group.value()["status"]["declaration"]["run"]);
+        let lease = run.and_then(|run| run["leaseMilliseconds"].as_u64());
         Some(Pod {
+            lease: lease.map(Duration::from_millis),
             name: pod.key.name.clone(),
             uid: pod.uid().to_owned(),
             group: label("app")?.to_owned(),

@@ -1,5 +1,8 @@
 //! The whole operator under simulation: several replicas, real from their watches to their writes, with simulated
 //! time, network, API server and database.
+//!
+//! In one group of each run the pods have agents (`agents`): the real machine of `leadergroup-agent` starts and ends
+//! simulated programs, and no two of them may ever run at the same moment (I9).
 
 #![allow(missing_docs, unreachable_pub, reason = "modules of one test")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -10,6 +13,7 @@
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 mod agenda;
+mod agents;
 mod api_server;
 #[path = "../apiserver/mod.rs"]
 mod apiserver;

@@ -23,6 +23,8 @@ use crate::faults::Effects;
 
 /// How long a packet is on its way.
 const LATENCY: Duration = Duration::from_millis(1);
+const OK: &str = "200 OK";
+const UNAVAILABLE: &str = "503 Service Unavailable";
 /// The longest request of a probe.
 const LONGEST: usize = 4 * 1024;
 
@@ -57,6 +59,16 @@ struct State {
 struct Pod {
     node: String,
     program: watch::Sender<Program>,
+    /// What its agent says, if it has one.
+    words: Option<Words>,
+}
+
+/// What an agent says now.
+#[derive(Clone, Debug)]
+pub struct Words {
+    /// Its promise, signed.
+    pub answer: String,
+    pub is_ready: bool,
 }
 
 impl Pods {
@@ -67,7 +79,7 @@ impl Pods {
 
     /// A pod with this address runs on a node.
     pub fn add(&self, address: IpAddr, node: &str) {
-        let pod = Pod { node: node.to_owned(), program: watch::channel(Program::Serves).0 };
+        let pod = Pod { node: node.to_owned(), program: watch::channel(Program::Serves).0, words: None };
         self.0.lock().pods.insert(address, pod);
     }
 
@@ -80,6 +92,13 @@ impl Pods {
     pub fn set(&self, address: IpAddr, program: Program) {
         if let Some(pod) = self.0.lock().pods.get(&address) {
             pod.program.send_replace(program);
+        }
+    }
+
+    /// The agent in the pod says this from now on.
+    pub fn say(&self, address: IpAddr, words: Words) {
+        if let Some(pod) = self.0.lock().pods.get_mut(&address) {
+            pod.words = Some(words);
         }
     }
 
@@ -126,6 +145,16 @@ impl Pods {
         cut.is_none()
     }
 
+    /// The answer of a program that serves, to a request for this path.
+    fn answer(&self, address: IpAddr, path: &str) -> (&'static str, String) {
+        let words = self.0.lock().pods.get(&address).and_then(|pod| pod.words.clone());
+        match words {
+            Some(words) if path == "/answer" => (OK, words.answer),
+            Some(words) if !words.is_ready => (UNAVAILABLE, String::new()),
+            _ => (OK, String::new()),
+        }
+    }
+
     fn program(&self, address: IpAddr) -> Option<watch::Receiver<Program>> {
         self.0.lock().pods.get(&address).map(|pod| pod.program.subscribe())
     }
@@ -155,8 +184,12 @@ impl Network for Seen {
                 return Err(io::ErrorKind::ConnectionRefused.into());
             }
             let (near, far) = duplex(LONGEST);
+            let answer = {
+                let pods = pods.clone();
+                move |path: &str| pods.answer(address, path)
+            };
             let reaches = move || pods.reaches(&node, address);
-            world.spawn(serve(far, program, reaches));
+            world.spawn(serve(far, program, reaches, answer));
             Ok(Box::new(near) as Box<dyn Stream>)
         }
         .boxed()
@@ -168,6 +201,7 @@ async fn serve(
     mut stream: DuplexStream,
     mut program: watch::Receiver<Program>,
     reaches: impl Fn() -> bool + Send,
+    answer: impl Fn(&str) -> (&'static str, String) + Send,
 ) {
     let mut request = Vec::new();
     loop {
@@ -189,20 +223,22 @@ async fn serve(
         if !request.ends_with(b"\r\n\r\n") {
             continue;
         }
+        let path =
+            std::str::from_utf8(&request).ok().and_then(|text| text.split(' ').nth(1)).map(str::to_owned);
         request.clear();
         sleep(LATENCY).await;
         let works = program.wait_for(|program| *program != Program::Hangs).await.map(|program| *program);
-        let status = match works {
-            Ok(Program::Serves) => "200 OK",
-            Ok(Program::Fails) => "503 Service Unavailable",
+        let (status, body) = match works {
+            Ok(Program::Serves) => answer(path.as_deref().unwrap_or_default()),
+            Ok(Program::Fails) => (UNAVAILABLE, String::new()),
             Ok(Program::Hangs | Program::Ended) => continue,
             Err(_) => return until_closed(stream).await,
         };
         if !reaches() {
             return until_closed(stream).await;
         }
-        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
-        if stream.write_all(answer.as_bytes()).await.is_err() {
+        let response = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        if stream.write_all(response.as_bytes()).await.is_err() {
             return;
         }
     }

@@ -21,8 +21,16 @@ const GROUPS: usize = 3;
 /// For how long there are faults, and how often one begins.
 const FAULTS: Duration = Duration::from_mins(3);
 const EVERY: Duration = Duration::from_secs(3);
-/// How long after the faults everything works again. For another such time the operator must write nothing.
-const SETTLED: Duration = Duration::from_mins(1);
+/// A new group with agents waits for the longest lease, with a margin: for 67.1 s.
+const NEW_GROUP: Duration = Duration::from_secs(68);
+/// How long before the faults everything works.
+const BEFORE: Duration = Duration::from_secs(72);
+/// How long after the faults everything works again. The last of them may have created a group again.
+const SETTLED: Duration = Duration::from_mins(1).saturating_add(NEW_GROUP);
+/// For how long after that the operator must write nothing.
+const QUIET: Duration = Duration::from_mins(1);
+/// In at least so many terms programs under agents run. Otherwise the run shows nothing of them.
+const TERMS: usize = 4;
 
 /// What a run shows in which nothing is wrong.
 pub struct Passed {
@@ -31,6 +39,8 @@ pub struct Passed {
     /// For which failures there was a deadline.
     pub due: Vec<Failure>,
     pub promotions: usize,
+    /// In how many terms programs under agents ran.
+    pub programs: usize,
     pub revisions: usize,
     /// How many simulated seconds passed in one.
     pub per_second: f64,
@@ -85,16 +95,18 @@ pub fn play(seed: u64, only: Option<&BTreeSet<usize>>) -> Result<Passed, Failed>
 }
 
 fn judged(seed: u64, only: Option<&BTreeSet<usize>>) -> Result<Passed, Failed> {
-    let (mut run, begun) = (Simulation::new(seed, GROUPS), Instant::now());
-    run.run(Duration::from_secs(10));
+    let (mut run, begun) = (simulation(seed), Instant::now());
+    run.run(BEFORE);
     with_faults(&mut run, &faults(seed), only, FAULTS);
+    unless_together(&run)?;
     run.run(SETTLED);
     let quiet = run.api.store().revision();
-    run.run(SETTLED);
+    run.run(QUIET);
     write_trace(&run);
     let history = run.history();
     Failed::unless_none("edits that nobody corrects", &run.uncorrected(), &run)?;
     Failed::unless_none("not at rest", &not_at_rest(&history, &[]), &run)?;
+    Failed::unless_none("no program at rest", &run.programs_at_rest(), &run)?;
     let writes = operator_writes(&history, i64::try_from(quiet).expect("few enough revisions"));
     Failed::unless_none("writes at rest", &writes, &run)?;
     let checked = run.judged(history);
@@ -106,9 +118,32 @@ fn judged(seed: u64, only: Option<&BTreeSet<usize>>) -> Result<Passed, Failed> {
     let due = single_faults(&mut run, seed)?;
     until_balanced(&mut run)?;
     write_trace(&run);
+    unless_together(&run)?;
+    let programs = programs(&run, only)?;
     Failed::unless_valid(&run.checked().violations)?;
     let per_second = run.now.as_secs_f64() / begun.elapsed().as_secs_f64();
-    Ok(Passed { effects: run.effects.counts(), due, promotions, revisions, per_second })
+    Ok(Passed { effects: run.effects.counts(), due, promotions, programs, revisions, per_second })
+}
+
+/// The run with this seed, before anything happens. The pods of one of its groups have agents.
+pub fn simulation(seed: u64) -> Simulation {
+    let supervised = usize::try_from(seed % GROUPS as u64).expect("a small number");
+    Simulation::with_agents(seed, GROUPS, Some(supervised))
+}
+
+/// I9: two programs of a group never ran at the same moment.
+fn unless_together(run: &Simulation) -> Result<(), Failed> {
+    Failed::unless_none("I9", run.cluster.ledger().violations(), run)
+}
+
+/// In how many terms programs under agents have run.
+fn programs(run: &Simulation, only: Option<&BTreeSet<usize>>) -> Result<usize, Failed> {
+    let groups = run.cluster.supervised_groups().iter();
+    let terms = groups.map(|group| run.cluster.ledger().terms(group)).sum();
+    if terms < TERMS && only.is_none() {
+        return Err(Failed::new("no programs", format!("programs under agents ran in {terms} terms")));
+    }
+    Ok(terms)
 }
 
 /// Writes all changes of all objects to the file that a variable names.

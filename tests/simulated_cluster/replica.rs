@@ -49,7 +49,7 @@ pub struct Leaving {
 
 impl Process {
     /// Starts a replica on a node, on a machine whose clock gains this many microseconds per second.
-    pub fn start(name: &str, node: &str, rate_ppm: i64, around: &Surroundings<'_>) -> Self {
+    pub fn start(name: &str, node: &str, rate_ppm: i32, around: &Surroundings<'_>) -> Self {
         let host = Host::new(rate_ppm);
         let process = host.handle().clone();
         let _entered = process.enter();

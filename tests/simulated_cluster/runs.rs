@@ -9,7 +9,7 @@ use crate::{
         plan::{plan, with_faults},
     },
     log,
-    played::{Passed, play},
+    played::{Passed, play, simulation},
     shrinking::report,
     simulation::Simulation,
 };
@@ -24,6 +24,64 @@ fn groups_get_a_holder_and_keep_it() {
     assert_eq!(checked.promotions.len(), 2, "{:#?}", checked.promotions);
 }
 
+#[test]
+fn the_program_of_a_group_with_agents_runs_in_its_active_pod() {
+    log::show();
+    let mut run = Simulation::with_agents(1, 2, Some(1));
+    // The first term of a new group waits for the longest lease.
+    run.run(Duration::from_mins(2));
+    let checked = run.checked();
+    assert!(checked.violations.is_empty(), "{:#?}", checked.violations);
+    assert_eq!(checked.promotions.len(), 2, "{:#?}", checked.promotions);
+    assert_eq!(run.programs_at_rest(), [""; 0]);
+    let (ledger, active) = (run.cluster.ledger(), run.active_pods());
+    assert_eq!((ledger.violations(), ledger.terms("g1")), (&[][..], 1));
+    assert!(active.iter().any(|pod| ledger.running("g1") == [pod]), "{active:?}");
+}
+
+/// I5: what an agent has not said while no replica could hear it is no evidence against its pod.
+#[test]
+fn a_program_that_has_started_is_not_taken_for_late_by_those_who_could_not_hear_of_it() {
+    log::show();
+    let cut_off: [fn(&mut Simulation, bool); 2] = [
+        |run, is_over| {
+            let nodes = run.cluster.nodes().into_iter();
+            nodes.for_each(
+                |node| if is_over { run.resume_replicas_on(&node) } else { run.stop_replicas_on(&node) },
+            );
+        },
+        |run, is_over| {
+            let nodes = run.cluster.nodes();
+            for (one, other) in [(0, 1), (0, 2), (1, 2)] {
+                if is_over {
+                    run.network.join(&nodes[one], &nodes[other]);
+                } else {
+                    run.network.cut(&nodes[one], &nodes[other], "a cut");
+                }
+            }
+        },
+    ];
+    for cut_off in cut_off {
+        let mut run = Simulation::with_agents(1, 2, Some(1));
+        run.run(Duration::from_secs(72));
+        run.act(|run| run.cluster.set_agents("g1", Some("2s")));
+        run.run(Duration::from_secs(1));
+        run.fault(run.cluster.of_group("g1"), &["Switchover"]);
+        run.act(|run| assert!(run.cluster.request_switchover("g1")));
+        while run.cluster.ledger().terms("g1") < 2 {
+            run.run(Duration::from_millis(5));
+        }
+        run.run(Duration::from_millis(20));
+        cut_off(&mut run, false);
+        run.run(Duration::from_millis(3_500));
+        cut_off(&mut run, true);
+        run.run(Duration::from_secs(5));
+        let checked = run.checked();
+        assert!(checked.violations.is_empty(), "{:#?}", checked.violations);
+        assert_eq!(run.cluster.ledger().terms("g1"), 2, "the program goes on");
+    }
+}
+
 /// From so many runs on, each kind of fault must have taken effect.
 const ENOUGH: u64 = 5;
 /// How often a run that failed is played again, with fewer faults.
@@ -32,7 +90,8 @@ const REPLAYS: usize = 60;
 #[test]
 fn a_seed_determines_a_run() {
     let trace = || {
-        let (mut run, time) = (Simulation::new(7, 3), Duration::from_mins(1));
+        let (mut run, time) = (simulation(7), Duration::from_mins(1));
+        run.run(Duration::from_secs(40));
         with_faults(&mut run, &plan(7, time, Duration::from_secs(2)), None, time);
         run.trace()
     };
@@ -64,10 +123,10 @@ fn random_faults() {
     let (mut seen, mut timely) = (BTreeSet::new(), BTreeSet::new());
     for seed in first..first + runs {
         let played = play(seed, chosen.as_ref());
-        let Passed { effects, due, promotions, revisions, per_second } =
+        let Passed { effects, due, promotions, programs, revisions, per_second } =
             played.unwrap_or_else(|failed| panic!("{}", report(seed, chosen.as_ref(), &failed, replays)));
         eprintln!(
-            "seed {seed}: {promotions} promotions, {revisions} revisions, {effects:?}; deadlines checked (I6): {}, \
+            "seed {seed}: {promotions} promotions, programs in {programs} terms, {revisions} revisions, {effects:?}; deadlines checked (I6): {}, \
              {due:?}; {per_second:.0} simulated seconds per second",
             due.len(),
         );

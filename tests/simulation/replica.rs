@@ -101,6 +101,7 @@ impl Replica {
                 verdict => verdict,
             },
             agent: None,
+            asked_at: None,
             ended: Vec::new(),
             created: pod.created.cast_signed(),
             // As if each pod that replaces one of the first three were of a newer template.

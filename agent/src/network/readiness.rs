@@ -7,16 +7,16 @@ use crate::{contract::Declared, messages::State, moment::Moment};
 
 /// A read that was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct LastRead {
+pub struct LastRead {
     /// When it was sent.
-    pub(super) sent_at: Moment,
+    pub sent_at: Moment,
     /// The declared term.
-    pub(super) shown: Option<Declared>,
+    pub shown: Option<Declared>,
 }
 
 /// Whether the pod is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Readiness {
+pub enum Readiness {
     /// It could start the program.
     CouldStart,
     /// It is if the program with this token is.
@@ -26,7 +26,7 @@ pub(super) enum Readiness {
 }
 
 /// Judges by what the supervisor has said and what the last read showed. A standby's read may be this old.
-pub(super) fn judge(state: &State, read: Option<&LastRead>, now: Moment, oldest: Duration) -> Readiness {
+pub fn judge(state: &State, read: Option<&LastRead>, now: Moment, oldest: Duration) -> Readiness {
     let Some(boot) = state.boot else { return not("the supervisor has not said yet what runs") };
     if state.leaves {
         return not("the container is being ended");

@@ -278,9 +278,27 @@ fn a_holder_that_cannot_run_a_program_any_more_is_replaced() {
     let mut case = Case::stable(late);
     case.wait(NOW + LEASE);
     assert!(case.asked.is_empty(), "{:?}", case.asked);
+    let mut world = case.group.world().clone();
+    world.members[0].asked_at = Some(NOW + LEASE);
     case.now = NOW + LEASE;
-    case.step(Event::Tick);
+    case.world(world);
     assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), Reason::ProgramEnded));
+}
+
+/// The path to the pod fails, or this replica stands still.
+#[test]
+fn a_program_is_not_late_because_its_agent_was_not_heard_since_it_may_have_started() {
+    let mut unheard = supervised();
+    unheard.members[0].agent = Some(says("a", 4, true));
+    unheard.members[0].asked_at = Some((NOW + LEASE).saturating_sub(Duration::from_millis(1)));
+    let mut case = Case::stable(unheard.clone());
+    case.now = NOW + LEASE + Duration::from_millis(500);
+    case.step(Event::Tick);
+    assert!(case.asked.is_empty(), "{:?}", case.asked);
+    assert!(case.group.wake().is_some(), "the answer is awaited");
+    unheard.members[0].agent = Some(says("a", 5, false));
+    case.world(unheard);
+    assert!(case.asked.is_empty(), "{:?}", case.asked);
 }
 
 #[test]

@@ -47,9 +47,9 @@ impl TrackedPod {
         let facts = PodFacts::from_pod(pod, &record.object.spec);
         self.evidence.set_thresholds(thresholds(&facts, record));
         self.evidence.kubelet(&facts, now);
-        let (verdict, agent) = (self.member.verdict, self.member.agent);
+        let Member { verdict, agent, asked_at, .. } = self.member;
         let ended = self.ended(&facts);
-        let member = Member { verdict, agent, ended, ..member(pod, &facts, record) };
+        let member = Member { verdict, agent, asked_at, ended, ..member(pod, &facts, record) };
         // The next world has the new version; nothing is decided because of it.
         self.facts.resource_version.clone_from(&facts.resource_version);
         self.member.version.clone_from(&member.version);
@@ -67,7 +67,7 @@ impl TrackedPod {
     /// Takes in what a probe did. Returns whether the pod's agent has promised something new.
     pub(super) fn probed(&mut self, event: &ProbeEvent) -> bool {
         match event.step {
-            ProbeStep::Promised(promise) => return self.promised(event.seq, promise),
+            ProbeStep::Promised(promise) => return self.promised(event, promise),
             ProbeStep::Sent | ProbeStep::Waits => self.evidence.probe_sent(event.seq, event.sent_at),
             ProbeStep::Ended(outcome) => self.evidence.probe_answered(event.seq, event.sent_at, outcome),
             ProbeStep::Accepted => {}
@@ -78,14 +78,15 @@ impl TrackedPod {
 
     /// Answers may come in another order than their probes: an agent that was started again is not taken for the former
     /// one.
-    fn promised(&mut self, seq: u64, promise: Promise) -> bool {
+    fn promised(&mut self, event: &ProbeEvent, promise: Promise) -> bool {
         let before = self.member.agent;
         match &mut self.member.agent {
-            Some(known) if known.boot == promise.boot || seq > self.promised_by => known.add(promise),
+            Some(known) if known.boot == promise.boot || event.seq > self.promised_by => known.add(promise),
             Some(_) => return false,
             none => *none = Some(promise.into()),
         }
-        self.promised_by = self.promised_by.max(seq);
+        self.promised_by = self.promised_by.max(event.seq);
+        self.member.asked_at = self.member.asked_at.max(Some(event.sent_at));
         if !self.answered.contains(&promise.boot) {
             self.answered.truncate(MOST_STARTS - 1);
             self.answered.insert(0, promise.boot);
@@ -205,6 +206,7 @@ fn member(pod: &Pod, facts: &PodFacts, record: &Record) -> Member {
         fencing_fits: has_its_fencing_token(pod, role, record.key.as_str()),
         verdict: Verdict::Unknown,
         agent: None,
+        asked_at: None,
         ended: Vec::new(),
         created: facts.created.map_or(i64::MAX, jiff::Timestamp::as_second),
         revision: revision(pod),

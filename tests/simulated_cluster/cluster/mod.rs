@@ -2,6 +2,7 @@
 //! delete what is left on those that are lost. They follow scripts, and use the API server's store directly, while that
 //! server runs.
 
+mod supervised;
 mod users;
 mod workloads;
 
@@ -20,6 +21,7 @@ use crate::{
     services,
     slices::Slices,
 };
+use supervised::{Agents, Supervised};
 use workloads::Workload;
 
 /// The namespace of all groups.
@@ -46,6 +48,8 @@ struct Pod {
     restarts: u64,
     /// When its container runs for the first time.
     starts: Duration,
+    /// What there is of it in a group with agents.
+    supervised: Option<Supervised>,
 }
 
 /// What is to happen.
@@ -53,6 +57,8 @@ enum Step {
     Heartbeat(String),
     Ended(String),
     Restarted(String),
+    /// The kubelet reports that the container of a pod with an agent has ended.
+    Reported(String),
     Round,
 }
 
@@ -80,13 +86,22 @@ pub struct Cluster {
     groups: BTreeMap<String, Value>,
     slices: Slices,
     created: u32,
+    agents: Agents,
 }
 
 impl Cluster {
     /// A cluster with these nodes, and groups of three pods. The operator writes the endpoints of every other group.
-    pub fn new(api: ApiServer, network: Pods, nodes: &[&str], groups: usize, seed: u64) -> Self {
+    /// The pods of one group may have agents.
+    pub fn new(
+        api: ApiServer,
+        network: Pods,
+        nodes: &[&str],
+        (groups, supervised): (usize, Option<usize>),
+        seed: u64,
+    ) -> Self {
         let mut cluster = Self {
             slices: Slices::new(api.clone(), seed),
+            agents: Agents::new(&api, nodes, seed),
             api,
             network,
             agenda: Agenda::default(),
@@ -107,7 +122,7 @@ impl Cluster {
         }
         for place in 0..groups {
             let (group, managed) = (format!("g{place}"), (place as u64 + seed).is_multiple_of(2));
-            let object = json!({
+            let mut object = json!({
                 "apiVersion": "leadergroup.dev/v1alpha1",
                 "kind": "LeaderGroup",
                 "metadata": { "name": group, "namespace": NAMESPACE },
@@ -117,6 +132,9 @@ impl Cluster {
                     "routing": { "endpoints": if managed { "Managed" } else { "Selector" } },
                 },
             });
+            if supervised == Some(place) {
+                cluster.agents.supervise(&group, &mut object);
+            }
             cluster.create(Kind::LeaderGroup, NAMESPACE, object.clone());
             cluster.create(Kind::Service, NAMESPACE, services::service(&group, managed));
             cluster.add_workload(&group);
@@ -138,14 +156,19 @@ impl Cluster {
                 Step::Heartbeat(node) => self.heartbeat(&node, now),
                 // The kubelet repeats what the API server does not answer.
                 Step::Ended(pod) if !self.api.is_running() => self.agenda.plan(now + ROUND, Step::Ended(pod)),
+                Step::Ended(pod) if !self.notices_end(&pod) => {
+                    self.agenda.plan(now + ROUND, Step::Ended(pod));
+                }
                 Step::Ended(pod) => self.ended(&pod),
-                Step::Restarted(pod) => self.restarted(&pod),
+                Step::Restarted(pod) => self.restarted(&pod, now),
+                Step::Reported(pod) => self.report(&pod, false),
                 Step::Round => {
                     self.round(now);
                     self.agenda.plan(now + ROUND, Step::Round);
                 }
             }
         }
+        self.turn_agents(now);
         self.slices.turn(now);
     }
 
@@ -172,7 +195,7 @@ impl Cluster {
         }
         self.judge_nodes(now);
         self.report_ready(now);
-        self.forget_lost_pods();
+        self.forget_lost_pods(now);
         self.follow_deletions(now);
         self.follow_workloads(now);
         self.create_groups();
@@ -196,7 +219,7 @@ impl Cluster {
     }
 
     /// The objects of some pods were removed by force. Their programs run on until the kubelet notices.
-    fn forget_lost_pods(&mut self) {
+    fn forget_lost_pods(&mut self, now: Duration) {
         let store = self.api.store();
         let has = |name: &str, pod: &Pod| {
             store.get(Kind::Pod, NAMESPACE, name).is_some_and(|found| found.uid() == pod.uid)
@@ -211,6 +234,9 @@ impl Cluster {
             .collect();
         drop(store);
         for name in lost {
+            if self.ends_by_itself(&name, now) {
+                continue;
+            }
             if let Some(pod) = self.pods.remove(&name) {
                 self.network.remove(pod.address);
             }
@@ -224,7 +250,14 @@ impl Cluster {
             let is_deleted =
                 store.get(Kind::Pod, NAMESPACE, name).is_some_and(|found| found.is_being_deleted());
             let notices = self.nodes.get(&pod.node).is_some_and(|node| node.is_on && node.is_connected);
-            if is_deleted && notices && pod.program != Program::Ended {
+            if !is_deleted || !notices {
+                continue;
+            }
+            if let Some(supervised) = &mut pod.supervised {
+                if supervised.leave(now) {
+                    self.agenda.plan(now + END, Step::Ended(name.clone()));
+                }
+            } else if pod.program != Program::Ended {
                 pod.program = Program::Ended;
                 self.network.set(pod.address, Program::Ended);
                 self.agenda.plan(now + END, Step::Ended(name.clone()));
@@ -263,34 +296,43 @@ impl Cluster {
         let address = IpAddr::from(Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 0)) + self.created));
         let mut metadata = Self::template(group, workload);
         metadata["name"] = name.as_str().into();
-        let pod = json!({
+        let mut pod = json!({
             "metadata": metadata,
             "spec": { "nodeName": node, "containers": [{ "name": "main", "image": "program" }] },
             "status": { "phase": "Pending" },
         });
+        let supervised = self.agents.pod_of(group, &mut pod);
         let created = self.api.store().create(Kind::Pod, NAMESPACE, pod);
         let created = created.unwrap_or_else(|failure| panic!("a pod is refused: {}", failure.message()));
         self.network.add(address, &node);
         let (uid, starts) = (created.uid().to_owned(), now + START);
-        let pod = Pod { uid, node, address, program: Program::Serves, restarts: 0, starts };
-        self.pods.insert(name, pod);
+        let mut program = Program::Serves;
+        if supervised.is_some() {
+            program = Program::Ended;
+            self.network.set(address, program);
+            self.agenda.plan(starts, Step::Restarted(name.clone()));
+        }
+        self.pods.insert(name, Pod { uid, node, address, program, restarts: 0, starts, supervised });
     }
 
     /// Kubelets report the pods that have started, and those that were marked while their nodes were not heard of.
     fn report_ready(&mut self, now: Duration) {
         let store = self.api.store();
-        let is_reported = |name: &str, restarts: u64| {
+        let is_reported = |name: &str, restarts: u64, ready: bool| {
             let pod = store.get(Kind::Pod, NAMESPACE, name);
             let reported =
                 |pod: &Object| pod.value()["status"]["containerStatuses"][0]["restartCount"] == restarts;
-            pod.is_none_or(|pod| is_ready(pod) && reported(pod))
+            pod.is_none_or(|pod| is_ready(pod) == ready && reported(pod))
         };
         let runs = |pod: &Pod| now >= pod.starts && pod.program != Program::Ended;
-        let unreported = self.pods.iter().filter(|(name, pod)| runs(pod) && !is_reported(name, pod.restarts));
-        let unreported: Vec<String> = unreported.map(|(name, _)| name.clone()).collect();
+        let ready = |pod: &Pod| pod.supervised.as_ref().is_none_or(|supervised| supervised.is_ready(now));
+        let unreported =
+            self.pods.iter().filter(|(_, pod)| runs(pod)).map(|(name, pod)| (name, pod, ready(pod)));
+        let unreported = unreported.filter(|(name, pod, ready)| !is_reported(name, pod.restarts, *ready));
+        let unreported: Vec<_> = unreported.map(|(name, _, ready)| (name.clone(), ready)).collect();
         drop(store);
-        for name in unreported {
-            self.report(&name, true);
+        for (name, ready) in unreported {
+            self.report(&name, ready);
         }
     }
 
@@ -302,6 +344,7 @@ impl Cluster {
             return;
         }
         let (address, restarts) = (pod.address.to_string(), pod.restarts);
+        let ends = pod.supervised.as_ref().map(|supervised| supervised.ends(pod.program == Program::Ended));
         let second = format!("fd00::{address}");
         let mut store = self.api.store();
         let time = format!("{:.0}", store.now());
@@ -318,14 +361,20 @@ impl Cluster {
                     "state": { "running": { "startedAt": time } },
                 }],
             });
+            if let Some(ends) = ends {
+                ends.show(&mut pod["status"]["containerStatuses"][0]);
+            }
             set_ready(pod, is_ready);
         });
         // It may have been removed by force.
         drop(reported);
     }
 
-    fn restarted(&mut self, name: &str) {
+    fn restarted(&mut self, name: &str, now: Duration) {
         let Some(pod) = self.pods.get_mut(name).filter(|pod| pod.program == Program::Ended) else { return };
+        if pod.supervised.is_some() {
+            return self.start_agent(name, now);
+        }
         pod.program = Program::Serves;
         pod.restarts += 1;
         self.network.set(pod.address, Program::Serves);

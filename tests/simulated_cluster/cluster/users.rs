@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Cluster, EVICTED, NAMESPACE, START, Step, workloads::deletion};
 use crate::{
+    agents::Still,
     api_server::{DeleteOptions, Kind},
     network::Program,
 };
@@ -39,6 +40,13 @@ impl Cluster {
             return false;
         };
         let changes = pod.program != program;
+        if let Some(supervised) = &mut pod.supervised {
+            let still = if program == Program::Hangs { Still::Network } else { Still::Nothing };
+            supervised.behave(program == Program::Ended, still, &mut self.agents.ledger, now);
+            if program == Program::Ended {
+                return true;
+            }
+        }
         pod.program = program;
         self.network.set(pod.address, program);
         if program == Program::Ended {
@@ -97,7 +105,13 @@ impl Cluster {
     }
 
     /// Returns whether the object has changed. It may be gone, or the API server away.
-    fn change(&self, kind: Kind, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) -> bool {
+    pub(super) fn change(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+        change: impl FnOnce(&mut Value),
+    ) -> bool {
         if !self.api.is_running() {
             return false;
         }

@@ -1,6 +1,7 @@
 //! What goes wrong in a run: the kinds of faults, by subject. [`plan`] decides which of them begin when, and [`undo`]
 //! puts an end to them.
 
+mod agents;
 mod nodes;
 pub mod plan;
 mod programs;
@@ -15,7 +16,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::Mutex;
 
-use crate::{network::Program, services, simulation::Simulation};
+use crate::{agents::Still, network::Program, services, simulation::Simulation};
 pub use undo::{Undo, undo};
 
 /// What came of a fault.
@@ -67,6 +68,14 @@ const KINDS: &[Fault] = &[
     fault("a program ends", |run, _| programs::behaves(run, Program::Ended)),
     fault("a pod is deleted", |run, _| programs::delete(run, false)),
     fault("a pod is deleted by force", |run, _| programs::delete(run, true)),
+    fault("an agent is killed", agents::kill),
+    fault("a network process stands still", |run, _| agents::stand_still(run, Still::Network)),
+    fault("an agent and its program stand still", |run, _| agents::stand_still(run, Still::All)),
+    fault("a program under an agent ends", agents::end_program),
+    fault("a program ignores SIGTERM", agents::delete_stubborn),
+    fault("a node is lost, and its pod deleted by force", agents::lose_node),
+    fault("agents are turned off", agents::turn_off),
+    fault("a lease is changed", agents::change_lease),
     fault("a node is frozen", nodes::freeze),
     fault("a kubelet is cut off", nodes::cut_kubelet_off),
     fault("two nodes are cut off from each other", nodes::cut),

@@ -58,6 +58,8 @@ pub enum Undo {
     RolledOut(String, &'static str),
     Scaled(String, &'static str),
     Ttl(String),
+    /// The agents of a group are as at first.
+    Agents(String),
     /// Nothing but a look: the operator corrects it.
     Corrected(Edited),
     /// The same.
@@ -80,7 +82,12 @@ impl Undo {
     pub fn needs_server(&self) -> bool {
         matches!(
             self,
-            Self::Endpoints(_) | Self::Second { .. } | Self::Cordon(_) | Self::Paused(_) | Self::Ttl(_)
+            Self::Endpoints(_)
+                | Self::Second { .. }
+                | Self::Cordon(_)
+                | Self::Paused(_)
+                | Self::Ttl(_)
+                | Self::Agents(_)
         )
     }
 
@@ -95,10 +102,16 @@ impl Undo {
 
     /// Against which pods it is a reason, by UID, and for which changes.
     pub fn counts_against(&self, run: &Simulation) -> (Vec<String>, &'static [&'static str]) {
-        const PROBED: &[&str] = &["Silent", "ProbeRefused"];
+        const PROBED: &[&str] = &["Silent", "ProbeRefused", "ProgramEnded"];
         match self {
             Self::Program(pod) => (run.cluster.uid(pod).map(str::to_owned).into_iter().collect(), PROBED),
             Self::Power(node) => (run.cluster.on_node(node), PROBED),
+            // Agents that cannot read end their programs.
+            Self::Kubelet(node) => (run.cluster.on_node(node), &["ProgramEnded"]),
+            Self::Server | Self::Storm => {
+                let groups = run.cluster.supervised_groups().iter();
+                (groups.flat_map(|group| run.cluster.of_group(group)).collect(), &["ProgramEnded"])
+            }
             Self::Link(one, other) => {
                 ([run.cluster.on_node(one), run.cluster.on_node(other)].concat(), &["Silent"])
             }
@@ -165,6 +178,9 @@ fn end(run: &mut Simulation, what: Undo) {
         }
         Undo::Ttl(group) => {
             run.cluster.set_ttl(&group, "5s");
+        }
+        Undo::Agents(group) => {
+            run.cluster.set_agents_back(&group);
         }
         Undo::Hooks => run.api.hooks().clear(),
         Undo::Endpoints(disturbed) => disturbed.undo(run),

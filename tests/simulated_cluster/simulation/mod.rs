@@ -33,8 +33,8 @@ use crate::{
     replica::Process,
     trace,
 };
-pub use ways::{Cut, Storm};
-use ways::{Ways, fates, millis, statements};
+pub use ways::{Cut, Storm, millis};
+use ways::{Ways, fates, statements};
 
 /// How long each machine runs before it is another one's turn. What they send each other arrives in the next turn.
 const TURN: Duration = Duration::from_millis(5);
@@ -78,6 +78,11 @@ pub struct Simulation {
 impl Simulation {
     /// Three replicas that have not started, and groups of three pods.
     pub fn new(seed: u64, groups: usize) -> Self {
+        Self::with_agents(seed, groups, None)
+    }
+
+    /// The same. The pods of one of the groups have agents.
+    pub fn with_agents(seed: u64, groups: usize, supervised: Option<usize>) -> Self {
         let world = Host::new(0);
         let effects = Effects::default();
         let ways = Ways::new(&effects);
@@ -88,7 +93,7 @@ impl Simulation {
         let database = MemoryDatabase::with_seed(seed);
         database.set_network(statements(Random::new(seed ^ 2), ways.clone()));
         let network = Pods::new(effects.clone());
-        let cluster = Cluster::new(api.clone(), network.clone(), &NODES, groups, seed);
+        let cluster = Cluster::new(api.clone(), network.clone(), &NODES, (groups, supervised), seed);
         drop(entered);
         let mut simulation = Self {
             random: Random::new(seed),
@@ -263,6 +268,20 @@ impl Simulation {
         }
         let _ = writeln!(text, "{:#}", self.database.dump());
         text
+    }
+
+    /// What is wrong with the programs under agents if nothing is left to do: in each group one runs, in the active
+    /// pod.
+    pub fn programs_at_rest(&self) -> Vec<String> {
+        let (ledger, active) = (self.cluster.ledger(), self.active_pods());
+        let mut found = Vec::new();
+        for group in self.cluster.supervised_groups() {
+            let running = ledger.running(group);
+            if running.len() != 1 || !active.iter().any(|pod| pod == running[0]) {
+                found.push(format!("programs of {group} run in {running:?}; {active:?} are active"));
+            }
+        }
+        found
     }
 
     /// The edits of others that the operator has not corrected.

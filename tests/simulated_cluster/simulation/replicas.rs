@@ -11,7 +11,7 @@ impl Simulation {
         self.started += 1;
         let name = format!("replica-{}", self.started);
         let mut random = Random::new(self.seed ^ (u64::from(self.started) << 32));
-        let drift = i64::try_from(random.below(401)).expect("a small number") - 200;
+        let drift = i32::try_from(random.below(401)).expect("a small number") - 200;
         let around = Surroundings {
             api: &self.api,
             database: &self.database,

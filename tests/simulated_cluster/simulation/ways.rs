@@ -94,9 +94,8 @@ impl Ways {
         self.0.lock().unanswered.clone()
     }
 
-    fn note_unanswered(&self, request: &RequestInfo, outcome: &Outcome) {
-        let is_slice = request.kind == Kind::EndpointSlice && request.verb.writes();
-        if is_slice && matches!(outcome, Outcome::Hung | Outcome::HungAfterwards) {
+    fn note_unanswered(&self, request: &RequestInfo) {
+        if request.kind == Kind::EndpointSlice && request.verb.writes() {
             let slice = Key::new(&request.namespace, &request.name);
             self.0.lock().unanswered.push((slice, Instant::now()));
         }
@@ -137,18 +136,16 @@ pub fn fates(mut random: Random, ways: Ways) -> impl FnMut(&RequestInfo) -> Fate
             outcome = LOST[random.below(LOST.len())].clone();
         } else if storm.api && random.below(4) == 0 {
             ways.met(storm.kind);
-            match FAILURES.get(random.below(FAILURES.len() + 1)) {
-                Some(failure) => outcome = failure.clone(),
-                None => {
-                    return Fate {
-                        before: millis(&mut random, LATEST),
-                        dropped: Dropped::CarriedOut,
-                        ..Fate::default()
-                    };
-                }
-            }
+            let Some(failure) = FAILURES.get(random.below(FAILURES.len() + 1)) else {
+                ways.note_unanswered(request);
+                let before = millis(&mut random, LATEST);
+                return Fate { before, dropped: Dropped::CarriedOut, ..Fate::default() };
+            };
+            outcome = failure.clone();
         }
-        ways.note_unanswered(request, &outcome);
+        if matches!(outcome, Outcome::Hung | Outcome::HungAfterwards) {
+            ways.note_unanswered(request);
+        }
         let (before, after) = (delay(&mut random), delay(&mut random));
         let dropped = if random.below(2) == 0 { Dropped::Cancelled } else { Dropped::CarriedOut };
         Fate { before, outcome, after, dropped }
