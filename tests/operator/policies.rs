@@ -73,7 +73,7 @@ impl Stage {
         self.slices(client).patch(name, &PatchParams::default(), &Patch::Merge(change)).await
     }
 
-    /// A policy takes effect a moment after it was created. Each of the three refuses something here.
+    /// A policy takes effect a moment after it was created. Each of the four refuses something here.
     async fn until_in_force(&self) {
         let (dry, start) = (PatchParams { dry_run: true, ..PatchParams::default() }, Instant::now());
         let label = |key: &str| Patch::Merge(json!({ "metadata": { "labels": { key: "active" } } }));
@@ -82,7 +82,9 @@ impl Stage {
             let role = self.pods(&self.others).patch("web", &dry, &label(ROLE_LABEL)).await;
             let other = self.pods(&self.operator).patch("web", &dry, &label("app")).await;
             let foreign = self.slices(&self.operator).create(&create, &slice("foreign", "example.com")).await;
-            if role.is_err() && other.is_err() && foreign.is_err() {
+            let delete = DeleteParams { dry_run: true, ..DeleteParams::default() };
+            let deletion = self.pods(&self.operator).delete("web", &delete).await;
+            if role.is_err() && other.is_err() && foreign.is_err() && deletion.is_err() {
                 return;
             }
             assert!(start.elapsed() < DEADLINE, "the policies are not in force within {DEADLINE:?}");
@@ -93,7 +95,9 @@ impl Stage {
 
 /// The policies of the chart for an operator of this name, in force in the namespace of this name.
 fn rendered(name: &str) -> Vec<Value> {
-    let values = format!("fullnameOverride={name},watchNamespaces={{{name}}},managedEndpoints.enabled=true");
+    let values = format!(
+        "fullnameOverride={name},watchNamespaces={{{name}}},managedEndpoints.enabled=true,podDeletion.enabled=true"
+    );
     let rendering = Command::new(programs::find(&["helm"]))
         .args(["template", "leadergroup", "--namespace", "default", "--set", &values])
         .args(["--show-only", "templates/admission-policies.yaml"])
@@ -103,7 +107,7 @@ fn rendered(name: &str) -> Vec<Value> {
     assert!(rendering.status.success(), "{}", String::from_utf8_lossy(&rendering.stderr));
     let objects: Vec<Value> =
         serde_saphyr::from_multiple(std::str::from_utf8(&rendering.stdout).unwrap()).unwrap();
-    assert_eq!(objects.len(), 6, "three policies, each with its binding");
+    assert_eq!(objects.len(), 8, "four policies, each with its binding");
     objects
 }
 
@@ -241,4 +245,18 @@ async fn only_the_operator_writes_its_slices_and_it_writes_no_others() {
     let orphaned = json!({ "metadata": { "ownerReferences": [] } });
     stage.patch_slice(others, "own", &orphaned).await.unwrap();
     stage.slices(others).delete("own", &DeleteParams::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_operator_deletes_only_standbys() {
+    let stage = Stage::new().await;
+    let (others, delete) = (stage.pods(&stage.others), DeleteParams::default());
+    let limit = "may delete only pods that are standbys of a LeaderGroup";
+    refused(stage.pods(&stage.operator).delete("web", &delete).await, limit);
+    let demoted = json!({ "metadata": { "annotations": { FENCING_ANNOTATION: null } } });
+    stage.patch(&stage.operator, &demoted).await.unwrap();
+    stage.pods(&stage.operator).delete("web", &delete.clone().grace_period(0)).await.unwrap();
+    others.create(&PostParams::default(), &pod("other", &json!({}))).await.unwrap();
+    refused(stage.pods(&stage.operator).delete("other", &delete).await, limit);
+    others.delete("other", &delete).await.unwrap();
 }
