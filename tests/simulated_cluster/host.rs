@@ -83,7 +83,7 @@ mod tests {
                 }
                 host.turn(Duration::from_millis(5));
             }
-            let should = Duration::from_millis(30_000).mul_f64(1.0 + f64::from(rate) / 1e6);
+            let should = Duration::from_secs(30).mul_f64(1.0 + f64::from(rate) / 1e6);
             let off = shown(&host).abs_diff(should);
             assert!(off <= Duration::from_millis(1), "{rate}: {off:?}");
         }

@@ -157,7 +157,7 @@ impl Cluster {
                 // The kubelet repeats what the API server does not answer.
                 Step::Ended(pod) if !self.api.is_running() => self.agenda.plan(now + ROUND, Step::Ended(pod)),
                 Step::Ended(pod) if !self.notices_end(&pod) => {
-                    self.agenda.plan(now + ROUND, Step::Ended(pod))
+                    self.agenda.plan(now + ROUND, Step::Ended(pod));
                 }
                 Step::Ended(pod) => self.ended(&pod),
                 Step::Restarted(pod) => self.restarted(&pod, now),

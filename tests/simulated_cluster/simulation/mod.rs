@@ -270,7 +270,8 @@ impl Simulation {
         text
     }
 
-    /// What is wrong with the programs under agents if nothing is left to do: in each group one runs, in the active pod.
+    /// What is wrong with the programs under agents if nothing is left to do: one of each group runs, in the active
+    /// pod.
     pub fn programs_at_rest(&self) -> Vec<String> {
         let (ledger, active) = (self.cluster.ledger(), self.active_pods());
         let mut found = Vec::new();

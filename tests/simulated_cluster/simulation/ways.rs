@@ -136,17 +136,12 @@ pub fn fates(mut random: Random, ways: Ways) -> impl FnMut(&RequestInfo) -> Fate
             outcome = LOST[random.below(LOST.len())].clone();
         } else if storm.api && random.below(4) == 0 {
             ways.met(storm.kind);
-            match FAILURES.get(random.below(FAILURES.len() + 1)) {
-                Some(failure) => outcome = failure.clone(),
-                None => {
-                    ways.note_unanswered(request);
-                    return Fate {
-                        before: millis(&mut random, LATEST),
-                        dropped: Dropped::CarriedOut,
-                        ..Fate::default()
-                    };
-                }
-            }
+            let Some(failure) = FAILURES.get(random.below(FAILURES.len() + 1)) else {
+                ways.note_unanswered(request);
+                let before = millis(&mut random, LATEST);
+                return Fate { before, dropped: Dropped::CarriedOut, ..Fate::default() };
+            };
+            outcome = failure.clone();
         }
         if matches!(outcome, Outcome::Hung | Outcome::HungAfterwards) {
             ways.note_unanswered(request);
