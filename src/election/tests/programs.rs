@@ -290,7 +290,7 @@ fn a_holder_that_cannot_run_a_program_any_more_is_replaced() {
 fn a_program_is_not_late_because_its_agent_was_not_heard_since_it_may_have_started() {
     let mut unheard = supervised();
     unheard.members[0].agent = Some(says("a", 4, true));
-    unheard.members[0].asked_at = Some((NOW + LEASE).saturating_sub(Duration::from_millis(1)));
+    unheard.members[0].asked_at = Some(NOW + LEASE / 2);
     let mut case = Case::stable(unheard.clone());
     case.now = NOW + LEASE + Duration::from_millis(500);
     case.step(Event::Tick);

@@ -103,15 +103,18 @@ impl Undo {
     /// Against which pods it is a reason, by UID, and for which changes.
     pub fn counts_against(&self, run: &Simulation) -> (Vec<String>, &'static [&'static str]) {
         const PROBED: &[&str] = &["Silent", "ProbeRefused", "ProgramEnded"];
+        const ENDED_PROGRAM: &[&str] = &["ProbeRefused", "ProgramEnded"];
         match self {
             Self::Program(pod) => (run.cluster.uid(pod).map(str::to_owned).into_iter().collect(), PROBED),
             Self::Power(node) => (run.cluster.on_node(node), PROBED),
-            // Agents that cannot read end their programs.
-            Self::Kubelet(node) => (run.cluster.on_node(node), &["ProgramEnded"]),
-            Self::Server | Self::Storm => {
-                let groups = run.cluster.supervised_groups().iter();
-                (groups.flat_map(|group| run.cluster.of_group(group)).collect(), &["ProgramEnded"])
+            // Agents that cannot read end their programs, and say so.
+            Self::Kubelet(node) => {
+                let mut there = run.cluster.on_node(node);
+                let supervised = supervised(run);
+                there.retain(|pod| supervised.contains(pod));
+                (there, ENDED_PROGRAM)
             }
+            Self::Server | Self::Storm => (supervised(run), ENDED_PROGRAM),
             Self::Link(one, other) => {
                 ([run.cluster.on_node(one), run.cluster.on_node(other)].concat(), &["Silent"])
             }
@@ -120,6 +123,11 @@ impl Undo {
             _ => (Vec::new(), &[]),
         }
     }
+}
+
+/// The UIDs of the pods of groups with agents.
+fn supervised(run: &Simulation) -> Vec<String> {
+    run.cluster.supervised_groups().iter().flat_map(|group| run.cluster.of_group(group)).collect()
 }
 
 /// Undoes a fault that was to last until `at`.

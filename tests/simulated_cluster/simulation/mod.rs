@@ -40,8 +40,8 @@ use ways::{Ways, fates, statements};
 const TURN: Duration = Duration::from_millis(5);
 /// The nodes. There is a replica on each.
 const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
-/// For how long the operator waits for the answer to a write, with some slack.
-const LONGEST_WRITE: Duration = Duration::from_secs(36);
+/// For how long the operator waits for the answer to a write, and then until it writes again, with some slack.
+const LONGEST_WRITE: Duration = Duration::from_secs(41);
 
 /// The run.
 pub struct Simulation {
@@ -270,7 +270,7 @@ impl Simulation {
         text
     }
 
-    /// What is wrong with the programs under agents if nothing is left to do: in each group one runs, in the active
+    /// What is wrong with the programs under agents if nothing is left to do: one of each group runs, in the active
     /// pod.
     pub fn programs_at_rest(&self) -> Vec<String> {
         let (ledger, active) = (self.cluster.ledger(), self.active_pods());
