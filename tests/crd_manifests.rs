@@ -142,7 +142,10 @@ async fn the_stored_object_shows_every_default() {
             "selector": { "matchLabels": { "app": "orders" } },
             "lock": { "ttl": "5s", "retryInterval": "1s", "lockDelay": "0s" },
             "health": { "failureThreshold": 2, "holdConnection": "WhenKeptAlive" },
-            "election": { "onCordon": "Handover", "onRollout": "Handover", "failback": "Never", "failbackDelay": "1m" },
+            "election": {
+                "onCordon": "Handover", "onRollout": "Handover", "onDemote": "Keep",
+                "failback": "Never", "failbackDelay": "1m",
+            },
             "routing": {
                 "roleLabel": "leadergroup.dev/role", "activeValue": "active", "standbyValue": "standby",
                 "endpoints": "Selector"
