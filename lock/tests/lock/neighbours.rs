@@ -127,8 +127,9 @@ async fn a_waiter_notices_the_death_of_a_holder_that_is_no_neighbour() {
     let died = database.number(&beats).await;
     assert_eq!(waits.await.unwrap(), Token::new(2));
     // Ten heartbeats make a ttl. One sees the last beat, one may come early, and then there are the mark and the grant.
+    // The number is read after that, and the heartbeats go on: on a busy machine another ttl may pass until then.
     let took = database.number(&beats).await - died;
-    assert!(took <= 10 + 4, "{took} heartbeats");
+    assert!(took <= 10 + 4 + 10, "{took} heartbeats");
     let dead = "select count(*) from leadergroup.session where dead";
     assert_eq!(database.number(dead).await, 1);
     let own = session(&store).await;
