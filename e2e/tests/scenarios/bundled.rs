@@ -22,6 +22,7 @@ pub(crate) fn values() -> Value {
         "postgresql": { "enabled": true, "image": { "tag": "15" } },
         // The rights stay as they are: Helm does not change a role that somebody else has written.
         "managedEndpoints": { "enabled": true },
+        "podDeletion": { "enabled": true },
     })
 }
 
