@@ -95,6 +95,11 @@ impl Group {
         self.works(holder) && !refused
     }
 
+    /// Whether there is fresh evidence that this pod works.
+    pub(super) fn is_proven(&self, uid: &str) -> bool {
+        self.member(uid).is_some_and(|member| member.verdict == Verdict::Eligible)
+    }
+
     /// Whether the holder works. A holder that is already active needs no fresh evidence, as in a stable group: the
     /// lack of evidence may be our fault. Neither does one whose program may start: its pod is not ready until the
     /// program is.

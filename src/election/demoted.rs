@@ -11,15 +11,15 @@ use crate::api::{PodAt, Reason, Verdict};
 
 impl Group {
     /// Deletes the pods that were active before the present term, which is confirmed, if the policy says so and the
-    /// holder works. The declaration names them, so any replica goes on with it. What a rollout deletes is left to it:
-    /// if a paused rollout created the same pod again, that one would follow as the newest.
+    /// holder works. The declaration names them, so any replica can continue. A pod that a rollout replaces is not
+    /// deleted: a rollout that is paused would create it again, and as the youngest pod it would become active.
     ///
     /// A pod is deleted only in the version in which it was seen as a standby of the declared term. If another replica
     /// makes it active again, that is another version.
     pub(super) fn delete_demoted(&mut self, holder: &str, now: Duration, effects: &mut Effects) {
-        let works = self.member(holder).is_some_and(|member| member.verdict == Verdict::Eligible);
         let policy = &self.world.policy;
-        if !policy.deletes_demoted || policy.paused || !works || self.deleting.is_under_way() {
+        let is_due = policy.deletes_demoted && !policy.paused && self.is_proven(holder);
+        if !is_due || self.deleting.is_under_way() {
             return;
         }
         let pods: Vec<_> = self.demoted(holder).collect();
@@ -27,8 +27,9 @@ impl Group {
             self.deleting.refused = None;
             return;
         }
-        if now < self.deleting.due() {
-            return self.wake_at(self.deleting.due());
+        let due = self.deleting.due(now);
+        if now < due {
+            return self.wake_at(due);
         }
         let ticket = self.emit(Effect::Delete(pods), effects);
         self.deleting.begin(ticket);

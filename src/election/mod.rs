@@ -78,6 +78,7 @@ mod world;
 
 pub use event::{Effect, Event, Finished, GrantRequest, Outcome, Rejection, Ticket};
 pub use group::Group;
+pub(crate) use pacing::{Limit, Rate};
 pub use phase::{Attempt, Change, Phase, Removal, Retirement};
 pub use plan::{Plan, Rest};
 pub use refusal::Refused;

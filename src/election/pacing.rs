@@ -8,21 +8,47 @@ use super::event::Ticket;
 /// The wait after the first failure. It doubles with each further failure.
 pub(super) const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 /// The maximum wait between two attempts, so that a recovery is noticed soon.
-const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
+pub(super) const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 /// The least time between two stampings. It doubles with each that fails.
 const STAMP_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause after the first deletion that fails, and after one that succeeds: the watch has not shown it yet.
 const FIRST_DELETION_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_DELETION_PAUSE: Duration = Duration::from_mins(1);
-/// How often former holders are deleted, on average. A new pod may become active only to fail like the one before it.
-const DELETION_INTERVAL: Duration = Duration::from_mins(5);
-/// How many deletions may follow each other without that pause.
-const DELETION_BURST: u32 = 4;
+/// How often former holders are deleted. A new pod may become active only to fail like the one before it.
+const DELETIONS: Limit = Limit { interval: Duration::from_mins(5), burst: 4 };
 
 /// The pause after this many consecutive failures, where `first` is the one after the first.
-pub(super) fn growing(first: Duration, failures: u32) -> Duration {
+pub(super) fn growing(first: Duration, longest: Duration, failures: u32) -> Duration {
     let factor = 1_u32 << failures.saturating_sub(1).min(16);
-    (first * factor).min(LONGEST_BACKOFF)
+    (first * factor).min(longest)
+}
+
+/// How often something may happen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    /// The time between two, on average.
+    pub(crate) interval: Duration,
+    /// How many may follow each other without that pause.
+    pub(crate) burst: u32,
+}
+
+/// What has happened of something that is limited: a virtual-scheduling rate limiter (GCRA, as in ATM's I.371).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rate {
+    /// Moves on by one interval each time, and may be at most a burst ahead of now.
+    paced: Duration,
+}
+
+impl Rate {
+    /// The earliest time at which it may happen again: not later than now, if it may happen now.
+    pub(crate) fn due(&self, limit: Limit, now: Duration) -> Duration {
+        (self.paced.max(now) + limit.interval).saturating_sub(limit.interval * limit.burst)
+    }
+
+    /// It happens now.
+    pub(crate) fn count(&mut self, limit: Limit, now: Duration) {
+        self.paced = self.paced.max(now) + limit.interval;
+    }
 }
 
 /// What has to last for a while before the holder is replaced: the UID of the pod, and since when it has been so.
@@ -80,7 +106,7 @@ impl Stamping {
     /// Its outcome has arrived. Returns the UID of the standby, if it was a dry run.
     pub(super) fn end(&mut self, failed: bool, now: Duration) -> Option<String> {
         self.failures = if failed { self.failures + 1 } else { 0 };
-        self.after = now + growing(STAMP_INTERVAL, self.failures);
+        self.after = now + growing(STAMP_INTERVAL, LONGEST_BACKOFF, self.failures);
         self.under_way.take()?.retried
     }
 
@@ -98,9 +124,8 @@ pub(super) struct Deleting {
     after: Duration,
     /// Consecutive failures, for the pauses between them.
     failures: u32,
-    /// The deletions of the past. A virtual-scheduling rate limiter (GCRA, as in ATM's I.371): each moves this time on
-    /// by one interval, and it may be at most a burst ahead of now.
-    paced: Duration,
+    /// The deletions of the past.
+    rate: Rate,
     /// Why the API server does not let the operator delete a pod.
     pub(super) refused: Option<String>,
 }
@@ -115,10 +140,9 @@ impl Deleting {
         self.under_way.is_some()
     }
 
-    /// The earliest time of the next one.
-    pub(super) fn due(&self) -> Duration {
-        let paced = (self.paced + DELETION_INTERVAL).saturating_sub(DELETION_INTERVAL * DELETION_BURST);
-        self.after.max(paced)
+    /// The earliest time of the next one: not later than now, if it may begin now.
+    pub(super) fn due(&self, now: Duration) -> Duration {
+        self.after.max(self.rate.due(DELETIONS, now))
     }
 
     pub(super) fn begin(&mut self, ticket: Ticket) {
@@ -130,12 +154,11 @@ impl Deleting {
         self.under_way = None;
         if done {
             self.failures = 0;
-            self.paced = self.paced.max(now) + DELETION_INTERVAL;
+            self.rate.count(DELETIONS, now);
         } else {
             self.failures += 1;
         }
-        let pause = FIRST_DELETION_PAUSE * 2_u32.pow(self.failures.saturating_sub(1).min(6));
-        self.after = now + pause.min(LONGEST_DELETION_PAUSE);
+        self.after = now + growing(FIRST_DELETION_PAUSE, LONGEST_DELETION_PAUSE, self.failures);
     }
 
     /// The replica is no longer the owner. The pauses hold all the same.

@@ -125,8 +125,7 @@ impl Group {
     /// any more, or runs one although the group has no agents. The holder stays the same, so this happens in a group
     /// that is paused, too.
     pub(super) fn lacks_program(&self, holder: &PodRef) -> bool {
-        let proven = self.member(&holder.uid).is_some_and(|member| member.verdict == Verdict::Eligible);
-        if !proven || !self.keeps_its_label() {
+        if !self.is_proven(&holder.uid) || !self.keeps_its_label() {
             return false;
         }
         let program = self.known.declared.program();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     event::{Effect, Event, Outcome, Ticket},
     group::Group,
-    pacing::{FIRST_BACKOFF, growing},
+    pacing::{FIRST_BACKOFF, LONGEST_BACKOFF, growing},
     phase::{Phase, Removal, Retirement},
 };
 
@@ -147,6 +147,6 @@ impl Group {
 
     pub(super) fn next_pause(&mut self) -> Duration {
         self.calls.failures += 1;
-        growing(FIRST_BACKOFF, self.calls.failures.max(self.calls.in_vain))
+        growing(FIRST_BACKOFF, LONGEST_BACKOFF, self.calls.failures.max(self.calls.in_vain))
     }
 }

@@ -60,18 +60,16 @@ impl Controller {
         }
         let wanted = status(View { seen, group }, inputs.hindrance.as_ref(), inputs.awaits_first_probes);
         group.report.minor_after = None;
-        let Some(patch) = patch(record.status(), &wanted) else {
-            group.report.spoken = !group.is_owned();
-            group.report.rendered = Some(inputs);
-            return;
-        };
+        let patch = patch(record.status(), &wanted);
         // While two databases act as primary, another replica reports something else for as long as this one does.
         let repeats = group.report.written.as_ref().is_some_and(|written| reads_like(written, &wanted));
-        if (repeats || is_minor(record.status(), &wanted)) && !group.report.allows_minor(now) {
+        let minor = patch.is_some() && (repeats || is_minor(record.status(), &wanted));
+        if minor && !group.report.allows_minor(now) {
             return self.timers.at_latest(name, group.report.minor_after);
         }
         group.report.spoken = !group.is_owned();
         group.report.rendered = Some(inputs);
+        let Some(patch) = patch else { return };
         let told = group.report.told.replace(wanted.clone());
         announce(&self.events, &mut self.causes, &record, told.as_ref().or(record.status()), &wanted, now);
         group.report.writing = true;

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     api::LeaderGroupStatus,
+    election::{Limit, Rate},
     operator::{
         endpoints::publishing::EndpointsReport,
         index::{coverage::ProbeCoverage, outage::Hindrance},
@@ -14,10 +15,9 @@ use crate::{
     routing::RoleLabelUse,
 };
 
-/// How often a status may be written for nothing but minor changes, such as a standby that comes and goes.
-const MINOR_INTERVAL: Duration = Duration::from_secs(10);
-/// How many such writes may follow each other at once, so that a group that is scaled up is reported without delay.
-const MINOR_BURST: u32 = 4;
+/// How often a status may be written for nothing but minor changes, such as a standby that comes and goes. Some may
+/// follow each other at once, so that a group that is scaled up is reported without delay.
+const MINOR: Limit = Limit { interval: Duration::from_secs(10), burst: 4 };
 
 /// The state of a group's status.
 #[derive(Debug, Default)]
@@ -37,9 +37,8 @@ pub(in crate::operator) struct Report {
     /// A replica that does not own the group has reported what it knows. It does so once for each outage and for each
     /// answer to a claim: it must not overwrite the owner's report again and again.
     pub(in crate::operator) spoken: bool,
-    /// The minor changes that are written. A virtual-scheduling rate limiter (GCRA, as in ATM's I.371): each write
-    /// moves this time on by one interval, and it may be at most a burst ahead of now.
-    minor: Duration,
+    /// The minor changes that are written.
+    minor: Rate,
     /// When a minor change that was put off may be written.
     pub(in crate::operator) minor_after: Option<Duration>,
     /// The last failure, which is logged once.
@@ -51,13 +50,12 @@ pub(in crate::operator) struct Report {
 impl Report {
     /// Whether a minor change may be written now. If not, it is put off.
     pub(in crate::operator) fn allows_minor(&mut self, now: Duration) -> bool {
-        let next = self.minor.max(now) + MINOR_INTERVAL;
-        let allowed_at = next.saturating_sub(MINOR_INTERVAL * MINOR_BURST);
-        if now < allowed_at {
-            self.minor_after = Some(allowed_at);
+        let due = self.minor.due(MINOR, now);
+        if now < due {
+            self.minor_after = Some(due);
             return false;
         }
-        self.minor = next;
+        self.minor.count(MINOR, now);
         true
     }
 }

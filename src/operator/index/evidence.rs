@@ -5,9 +5,12 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{ResourceExt as _, runtime::watcher};
 
-use super::{Index, IndexedGroup, Notice, Request, Requests, connectivity::Peer, watch_health::Watched};
+use super::{
+    Index, IndexedGroup, Notice, Request, Requests, connectivity::Peer, pod::TrackedPod,
+    watch_health::Watched,
+};
 use crate::{
-    health::{NodeWord, ProbeEvent, ProbeOutcome, ProbeStep},
+    health::{NodeWord, ProbeEvent, ProbeOutcome, ProbeStep, Reach},
     operator::object::GroupName,
 };
 
@@ -108,20 +111,26 @@ impl Index {
         if !known {
             requests.push(Request::Log(Notice::OtherNodesUnreachable));
         }
-        for (name, group) in &mut self.groups {
-            let elsewhere = group.pods.values_mut().filter(|pod| self.reach.cuts_off(pod.node(), now));
-            elsewhere.for_each(|pod| pod.evidence().cut_off_until(now));
-            if group.assess(&self.leases, now) {
-                self.dirty.insert(name.clone());
+        self.weigh_all(now, |pod, reach| {
+            if reach.cuts_off(pod.node(), now) {
+                pod.evidence().cut_off_until(now);
             }
-        }
+        });
     }
 
     /// A pod on another node was reached, after none was since then. The others may work as well.
     fn reached_again(&mut self, since: Duration, now: Duration) {
+        self.weigh_all(now, |pod, reach| {
+            if reach.is_elsewhere(pod.node()) {
+                pod.evidence().unreached_between(since, now);
+            }
+        });
+    }
+
+    /// Changes the evidence on all pods, and weighs it again.
+    fn weigh_all(&mut self, now: Duration, change: impl Fn(&mut TrackedPod, &Reach)) {
         for (name, group) in &mut self.groups {
-            let elsewhere = group.pods.values_mut().filter(|pod| self.reach.is_elsewhere(pod.node()));
-            elsewhere.for_each(|pod| pod.evidence().unreached_between(since, now));
+            group.pods.values_mut().for_each(|pod| change(pod, &self.reach));
             if group.assess(&self.leases, now) {
                 self.dirty.insert(name.clone());
             }
@@ -165,12 +174,7 @@ impl Index {
         if !self.connectivity.heard(peer, reached) {
             return;
         }
-        for (name, group) in &mut self.groups {
-            group.pods.values_mut().for_each(|pod| pod.evidence().cut_off_until(now));
-            if group.assess(&self.leases, now) {
-                self.dirty.insert(name.clone());
-            }
-        }
+        self.weigh_all(now, |pod, _| pod.evidence().cut_off_until(now));
     }
 
     /// What the watches report on the pods of this namespace, or of all namespaces, may be old until then.
