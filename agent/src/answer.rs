@@ -55,7 +55,8 @@ impl Keys {
         Self::of(Ed25519KeyPair::from_pkcs8(document.as_ref()).map_err(|_| NoKeys)?)
     }
 
-    /// The key pair that a seed determines, for a simulation. Whoever knows the seed can answer for its boot.
+    /// The key pair that a seed determines, for simulations only: anyone who knows the seed can sign answers for this
+    /// boot.
     pub fn from_seed(seed: &[u8; 32]) -> Result<Self, NoKeys> {
         let pair = Ed25519KeyPair::from_seed_unchecked(seed).map_err(|_| NoKeys)?;
         Self::of(pair)

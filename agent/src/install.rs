@@ -8,6 +8,8 @@ use std::{
     path::Path,
 };
 
+use crate::files::{remove, unfinished};
+
 /// The running program.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 /// What it is called in the directory.
@@ -15,15 +17,14 @@ const NAME: &str = "leadergroup-agent";
 /// Everyone may read and run it.
 const MODE: u32 = 0o555;
 
-/// Copies the program. Whoever runs it meanwhile finds the former one or the whole new one.
+/// Copies the program in one step: a process that starts it in the meantime runs either the former program or the
+/// complete new one.
 pub fn install(directory: &Path) -> io::Result<()> {
-    let unfinished = directory.join(format!(".{NAME}.new"));
+    let program = directory.join(NAME);
+    let unfinished = unfinished(&program);
     // One that an earlier init container has left behind.
-    match fs::remove_file(&unfinished) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let copied = copy(&unfinished).and_then(|()| fs::rename(&unfinished, directory.join(NAME)));
+    remove(&unfinished)?;
+    let copied = copy(&unfinished).and_then(|()| fs::rename(&unfinished, program));
     if copied.is_err() {
         let _ = fs::remove_file(&unfinished);
     }

@@ -15,12 +15,15 @@
 //! | `supervisor/` | process 1 of the container: runs the program, has the key and the deadline |
 //! | `network/` | its child: reads the declaration, answers the operator and the kubelet. Decides nothing. Also the sidecar for programs that ask |
 //! | `install.rs` | copies the agent's program to where other containers of the pod can run it |
+//! | `files.rs` | files that no reader finds incomplete |
 //! | `messages.rs` | what these two tell each other |
 //! | `log.rs` | the container's log, which never makes anything wait |
 
 pub mod answer;
 pub mod contract;
 
+#[cfg(feature = "program")]
+mod files;
 #[cfg(feature = "program")]
 pub mod install;
 #[cfg(feature = "program")]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     answer::Answer,
     contract::{Boot, Declared},
-    machine::Why,
+    machine::{Machine, Why},
     moment::Moment,
 };
 
@@ -70,6 +70,20 @@ pub struct State {
     pub leaves: bool,
     /// What has happened so far.
     pub counts: Counts,
+}
+
+impl State {
+    /// What the machine of this start of the agent says. The rest is as before anything has happened.
+    pub fn of(boot: Boot, machine: &Machine) -> Self {
+        let running = machine.running();
+        Self {
+            boot: Some(boot),
+            floor: machine.promise().floor,
+            token: running.map(|(token, _)| token),
+            deadline: running.map(|(_, deadline)| deadline),
+            ..Self::default()
+        }
+    }
 }
 
 /// What has happened since the agent started.

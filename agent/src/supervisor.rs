@@ -301,15 +301,11 @@ impl Supervisor {
     }
 
     fn tell(&mut self) {
-        let running = self.machine.running();
         let state = State {
-            boot: Some(self.keys.boot()),
-            floor: self.machine.promise().floor,
-            token: running.map(|(token, _)| token),
-            deadline: running.map(|(_, deadline)| deadline),
             ends: self.machine.ends(),
             leaves: self.leaves,
             counts: self.counts.clone(),
+            ..State::of(self.keys.boot(), &self.machine)
         };
         if state != self.told && self.send(&ToNetwork::State(state.clone())) {
             self.told = state;

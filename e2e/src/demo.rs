@@ -9,13 +9,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
-use tokio::{process::Command, time};
+use tokio::time;
 
-use self::output::{heading, note, say, told};
+use self::output::{heading, kubectl, leadergroup, note, say, told};
 use crate::{
     client::{Calls, Client},
     cluster::Cluster,
-    command,
     history::{Checked, check},
     moment::Moment,
     provider::Provider,
@@ -205,11 +204,7 @@ async fn switchover(
     let chosen = chosen.with_context(|| format!("all standbys are on {avoided}"))?;
     let request = ["switchover", NAME, "--to", chosen, "--wait"];
     let at = Moment::now();
-    let mut command = Command::new(beside("leadergroup")?);
-    command.args(request).env("KUBECONFIG", scenario.stage.provider.kubeconfig());
-    let result = command::output(command, command::LIMIT).await?;
-    note(&format!("$ leadergroup {}", request.join(" ")))?;
-    note(&format!("  {}", result.trim_end()))?;
+    leadergroup(scenario, &request).await?;
     let after = scenario.failover("switchover", before, at, Some(client), &["Switchover"]).await?;
     let Measured { failover_ms, gap_ms, lost, .. } = last_change(scenario)?;
     told(Duration::from_millis(failover_ms), &format!("{} is active, token {}", after.pod, after.token))?;
@@ -263,17 +258,6 @@ async fn show(scenario: &Scenario) -> Result<()> {
     let columns = "custom-columns=POD:.metadata.name,NODE:.spec.nodeName,ROLE:.metadata.labels.leadergroup\\.dev/role,\
                    READY:.status.conditions[?(@.type==\"Ready\")].status";
     kubectl(scenario, &["get", "pods", "-l", "app=hello", "-o", columns], "get pods").await
-}
-
-async fn kubectl(scenario: &Scenario, args: &[&str], shown: &str) -> Result<()> {
-    let mut all = vec!["-n", NAMESPACE];
-    all.extend(args);
-    let text = scenario.stage.run_kubectl(&all).await?;
-    note(&format!("$ kubectl {shown}"))?;
-    for line in text.lines() {
-        note(&format!("  {line}"))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

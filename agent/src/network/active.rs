@@ -1,7 +1,7 @@
 //! Whether this pod is active, for programs that run all the time and ask. What the machine would run is active.
 //!
-//! Whoever asks must never be told that the pod is active after the agent has promised that nothing runs. So everything
-//! here happens under one lock, and the machine learns of the end only when the file is gone.
+//! After the agent has promised that nothing runs, no program may be told that the pod is active. So everything here
+//! happens under one lock, and the machine learns of the end only when the file is gone.
 
 use std::{
     fs, io,
@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use crate::{
     answer::{Answer, Keys},
     contract::{Declared, LONGEST_LEASE},
+    files::{remove, unfinished},
     log::say,
     machine::{Effect, Event, Machine, Settings, Why},
     messages::{Counts, State},
@@ -187,15 +188,11 @@ impl Active {
     }
 
     fn publish(&self, inner: &Inner) {
-        let running = inner.machine.running();
         let state = State {
-            boot: Some(self.keys.boot()),
-            floor: inner.machine.promise().floor,
-            token: running.map(|(token, _)| token),
-            deadline: running.map(|(_, deadline)| deadline),
             ends: inner.ends,
             leaves: inner.leaves,
             counts: inner.counts.clone(),
+            ..State::of(self.keys.boot(), &inner.machine)
         };
         self.state.send_if_modified(|last| {
             let is_new = *last != state;
@@ -212,21 +209,11 @@ impl Inner {
     }
 }
 
-/// Replaces the file in one step: whoever reads it finds the former or the new text.
+/// Replaces the file in one step: a reader finds either the former text or the new one.
 fn replace(file: &Path, term: &Term) -> io::Result<()> {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(file.file_name().unwrap_or_default());
-    name.push(".new");
-    let unfinished = file.with_file_name(name);
+    let unfinished = unfinished(file);
     fs::write(&unfinished, serde_json::to_vec(term)?)?;
     fs::rename(unfinished, file)
-}
-
-fn remove(file: &Path) -> io::Result<()> {
-    match fs::remove_file(file) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ impl Program {
     }
 }
 
-/// Begins to ask. The question goes on if nobody waits for the answer any more.
+/// Starts to ask. The request is not cancelled when no caller waits for the answer any more.
 fn ask(check: ReadyCheck) -> Question {
     let (said, answer) = oneshot::channel();
     tokio::spawn(async move {

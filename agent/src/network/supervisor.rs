@@ -72,7 +72,7 @@ impl ToldSupervisor {
 
     fn answered(&self, id: u64, answer: Answer) {
         let waiting = self.questions.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-        // Whoever asked may be gone.
+        // The client may have closed its connection.
         drop(waiting.map(|waiting| waiting.send(answer)));
     }
 }

@@ -7,12 +7,15 @@
 #[allow(dead_code, reason = "the supervisor's tests use more of it")]
 mod api_server;
 mod process;
+#[path = "../supervisor/waiting.rs"]
+mod waiting;
 
 use std::time::{Duration, Instant};
 
 use api_server::ApiServer;
 use leadergroup_agent::contract::KILL_MARGIN;
-use process::{Sidecar, eventually};
+use process::Sidecar;
+use waiting::eventually;
 
 /// Long enough for a busy machine, short enough to see the end of it.
 const LEASE: Duration = Duration::from_secs(4);

@@ -5,26 +5,16 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
     process::{Child, Command, Stdio},
-    thread::sleep,
-    time::{Duration, Instant},
 };
 
 use leadergroup_agent::{answer::Answer, contract::Promise};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::api_server::ApiServer;
-
-const DEADLINE: Duration = Duration::from_secs(30);
-
-/// Waits until it is true.
-pub fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !is_true() {
-        assert!(begin.elapsed() < DEADLINE, "{what} did not come within {DEADLINE:?}");
-        sleep(Duration::from_millis(20));
-    }
-}
+use crate::{
+    api_server::ApiServer,
+    waiting::{DEADLINE, eventually},
+};
 
 /// A running sidecar. It ends when this is dropped.
 pub struct Sidecar {

@@ -8,27 +8,19 @@ use std::{
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::Mutex,
-    thread::sleep,
-    time::{Duration, Instant, SystemTime},
+    time::SystemTime,
 };
 
 use leadergroup_agent::answer::Answer;
 use rustix::process::geteuid;
 use tempfile::TempDir;
 
-use crate::api_server::ApiServer;
+use crate::{
+    api_server::ApiServer,
+    waiting::{DEADLINE, eventually},
+};
 
 pub const AGENT: &str = env!("CARGO_BIN_EXE_leadergroup-agent");
-const DEADLINE: Duration = Duration::from_secs(30);
-
-/// Waits until it is true.
-pub fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !is_true() {
-        assert!(begin.elapsed() < DEADLINE, "{what} did not come within {DEADLINE:?}");
-        sleep(Duration::from_millis(20));
-    }
-}
 
 /// A container. All of its processes end when this is dropped.
 pub struct Container {

@@ -7,6 +7,7 @@
 mod api_server;
 mod container;
 mod readiness;
+mod waiting;
 
 use std::{
     fs,
@@ -17,8 +18,9 @@ use std::{
 };
 
 use api_server::ApiServer;
-use container::{Container, eventually};
+use container::Container;
 use leadergroup_agent::contract::KILL_MARGIN;
+use waiting::eventually;
 
 /// Long enough for a busy machine, short enough to see the end of it.
 const LEASE: Duration = Duration::from_secs(4);

@@ -2,11 +2,7 @@
 
 use std::net::TcpListener;
 
-use crate::{
-    LEASE,
-    api_server::ApiServer,
-    container::{Container, eventually},
-};
+use crate::{LEASE, api_server::ApiServer, container::Container, waiting::eventually};
 
 fn not_ready(container: &Container, why: &str) -> bool {
     container.get("/ready").is_some_and(|(status, text)| status == 503 && text.contains(why))

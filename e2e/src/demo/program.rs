@@ -8,12 +8,11 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use kube::{Api, api::ListParams};
 use leadergroup::api::LeaderGroup;
-use tokio::process::Command;
 
-use super::output::note;
+use super::output::{kubectl, leadergroup, note};
 use crate::{
     command, images,
-    scenario::{Scenario, TOLD, beside, eventually},
+    scenario::{Scenario, TOLD, eventually},
 };
 
 /// The name of the objects in the example.
@@ -53,11 +52,7 @@ pub(super) async fn play(scenario: &mut Scenario) -> Result<()> {
     }
     log(scenario, &before, 2).await?;
     excuse(scenario, &["Switchover"]).await?;
-    let mut switchover = Command::new(beside("leadergroup")?);
-    switchover.args(["switchover", NAME, "--wait"]).env("KUBECONFIG", scenario.stage.provider.kubeconfig());
-    let result = command::output(switchover, command::LIMIT).await?;
-    note(&format!("$ leadergroup switchover {NAME} --wait"))?;
-    note(&format!("  {}", result.trim_end()))?;
+    leadergroup(scenario, &["switchover", NAME, "--wait"]).await?;
     let after = working(scenario).await?;
     ensure!(after != before, "{before} is still active");
     log(scenario, &before, 3).await?;
@@ -83,11 +78,7 @@ async fn working(scenario: &Scenario) -> Result<String> {
 /// Prints the last lines that a pod's program has written.
 async fn log(scenario: &Scenario, pod: &str, lines: usize) -> Result<()> {
     let tail = lines.to_string();
-    let args = ["-n", &scenario.namespace, "logs", "-c", NAME, "--tail", &tail, pod];
-    let text = eventually("the log", TOLD, async || scenario.stage.run_kubectl(&args).await).await?;
-    note(&format!("$ kubectl logs --tail {tail} {pod}"))?;
-    for line in text.lines() {
-        note(&format!("  {line}"))?;
-    }
-    Ok(())
+    let args = ["logs", "-c", NAME, "--tail", &tail, pod];
+    let shown = format!("logs --tail {tail} {pod}");
+    eventually("the log", TOLD, async || kubectl(scenario, &args, &shown).await).await
 }

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::{
     images,
-    scenario::{Active, Scenario, TOLD, Workload, eventually},
+    scenario::{Active, Scenario, TOLD, Workload, eventually, spread_over_nodes},
     state::RUN_DIR,
 };
 pub use terms::{Process, Terms};
@@ -68,60 +68,39 @@ impl Journal {
     }
 
     fn deployment(&self, group: &str, replicas: i32) -> Result<Deployment> {
-        let labels = json!({ "app": group });
-        let tolerations: Vec<_> = ["not-ready", "unreachable"]
-            .map(|taint| {
-                json!({ "key": format!("node.kubernetes.io/{taint}"), "operator": "Exists", "effect": "NoExecute" })
-            })
-            .into();
-        Ok(serde_json::from_value(json!({
-            "metadata": { "name": group },
-            "spec": {
-                "replicas": replicas,
-                "selector": { "matchLabels": labels },
-                "template": {
-                    "metadata": { "labels": labels },
-                    "spec": {
-                        "terminationGracePeriodSeconds": 3,
-                        "enableServiceLinks": false,
-                        "tolerations": tolerations,
-                        "topologySpreadConstraints": [{
-                            "maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
-                            "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": { "matchLabels": labels },
-                        }],
-                        "volumes": [
-                            { "name": "journal", "hostPath": { "path": self.folder, "type": "Directory" } },
-                        ],
-                        "containers": [{
-                            "name": "worker",
-                            "image": images::SUPERVISED,
-                            "imagePullPolicy": "Never",
-                            "args": ["run", "--group", group, "--stop-timeout", "2", "--interval", "1",
-                                "--", "/bin/sh", "-c", WRITER],
-                            "ports": [{ "name": "http", "containerPort": 9470 }],
-                            "readinessProbe": {
-                                "httpGet": { "path": "/ready", "port": "http" },
-                                "periodSeconds": 2, "timeoutSeconds": 1,
-                            },
-                            "volumeMounts": [{ "name": "journal", "mountPath": "/journal" }],
-                            "resources": {
-                                "requests": { "cpu": "20m", "memory": "32Mi" }, "limits": { "memory": "128Mi" },
-                            },
-                        }],
-                    },
+        let pod = json!({
+            "terminationGracePeriodSeconds": 3,
+            "volumes": [{ "name": "journal", "hostPath": { "path": self.folder, "type": "Directory" } }],
+            "containers": [{
+                "name": "worker",
+                "image": images::SUPERVISED,
+                "imagePullPolicy": "Never",
+                "args": ["run", "--group", group, "--stop-timeout", "2", "--interval", "1",
+                    "--", "/bin/sh", "-c", WRITER],
+                "ports": [{ "name": "http", "containerPort": 9470 }],
+                "readinessProbe": {
+                    "httpGet": { "path": "/ready", "port": "http" }, "periodSeconds": 2, "timeoutSeconds": 1,
                 },
-            },
-        }))?)
+                "volumeMounts": [{ "name": "journal", "mountPath": "/journal" }],
+                "resources": {
+                    "requests": { "cpu": "20m", "memory": "32Mi" }, "limits": { "memory": "128Mi" },
+                },
+            }],
+        });
+        spread_over_nodes(group, replicas, None, pod)
     }
 
-    /// Waits until the program of this term writes.
-    pub async fn is_written(&self, active: &Active) -> Result<()> {
-        eventually("the program of the active pod to write", TOLD, async || {
-            let written = self.processes()?.iter().any(|it| it.token == active.token && it.times.len() > 1);
-            ensure!(written, "no program of term {} has written", active.token);
-            Ok(())
-        })
-        .await
+    /// Fails unless the program of this term has written.
+    pub fn is_written(&self, active: &Active) -> Result<()> {
+        let written = self.processes()?.iter().any(|it| it.token == active.token && it.times.len() > 1);
+        ensure!(written, "no program of term {} has written", active.token);
+        Ok(())
+    }
+
+    /// Waits until it has.
+    pub async fn written(&self, active: &Active) -> Result<()> {
+        let what = "the program of the active pod to write";
+        eventually(what, TOLD, async || self.is_written(active)).await
     }
 
     /// The terms in which programs ran. Fails if two ran at the same moment. A pod of `stood_still` was stopped with

@@ -31,4 +31,4 @@ pub use settings::{clients_changes, faults_setting};
 pub use stage::{Stage, beside, build_operator, target_folder};
 pub use together::Together;
 pub use wait::{eventually, throughout};
-pub use workload::{IMAGE, PORT, Workload};
+pub use workload::{IMAGE, LEAVES_AFTER, PORT, Workload, spread_over_nodes};

@@ -75,47 +75,24 @@ impl Workload {
         if let Some(own) = &self.deployment {
             return Ok(Deployment::clone(own));
         }
-        let labels = json!({ "app": self.name });
-        let tolerations: Vec<Value> = ["not-ready", "unreachable"]
-            .iter()
-            .map(|taint| {
-                json!({ "key": format!("node.kubernetes.io/{taint}"), "operator": "Exists",
-                    "effect": "NoExecute", "tolerationSeconds": 5 })
-            })
-            .collect();
-        Ok(serde_json::from_value(json!({
-            "metadata": { "name": self.name },
-            "spec": {
-                "replicas": self.replicas,
-                "selector": { "matchLabels": labels },
-                "template": {
-                    "metadata": { "labels": labels },
-                    "spec": {
-                        "terminationGracePeriodSeconds": 2,
-                        "automountServiceAccountToken": false,
-                        "enableServiceLinks": false,
-                        "tolerations": tolerations,
-                        "topologySpreadConstraints": [{
-                            "maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
-                            "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": { "matchLabels": labels },
-                        }],
-                        "containers": [{
-                            "name": "web",
-                            "image": IMAGE,
-                            "imagePullPolicy": "IfNotPresent",
-                            "command": ["/bin/sh", "-c", SCRIPT],
-                            "ports": [{ "name": "http", "containerPort": 8080 }],
-                            "readinessProbe": {
-                                "httpGet": { "path": "/", "port": "http" }, "periodSeconds": 2, "timeoutSeconds": 1,
-                            },
-                            "resources": {
-                                "requests": { "cpu": "5m", "memory": "8Mi" }, "limits": { "memory": "24Mi" },
-                            },
-                        }],
-                    },
+        let pod = json!({
+            "terminationGracePeriodSeconds": 2,
+            "automountServiceAccountToken": false,
+            "containers": [{
+                "name": "web",
+                "image": IMAGE,
+                "imagePullPolicy": "IfNotPresent",
+                "command": ["/bin/sh", "-c", SCRIPT],
+                "ports": [{ "name": "http", "containerPort": 8080 }],
+                "readinessProbe": {
+                    "httpGet": { "path": "/", "port": "http" }, "periodSeconds": 2, "timeoutSeconds": 1,
                 },
-            },
-        }))?)
+                "resources": {
+                    "requests": { "cpu": "5m", "memory": "8Mi" }, "limits": { "memory": "24Mi" },
+                },
+            }],
+        });
+        spread_over_nodes(&self.name, self.replicas, LEAVES_AFTER, pod)
     }
 
     /// The Service: it selects only the active pod, or no pod if the operator writes its endpoints.
@@ -152,6 +129,38 @@ impl Workload {
             },
         }))?)
     }
+}
+
+/// After this many seconds pods leave a lost node.
+pub const LEAVES_AFTER: Option<u32> = Some(5);
+
+/// A Deployment of this name. Its pods have the label `app` with the name, are spread over the nodes, and leave a lost
+/// node after so many seconds, or never. `pod` is the rest of their spec.
+pub fn spread_over_nodes(
+    name: &str,
+    replicas: i32,
+    leaves_after: Option<u32>,
+    mut pod: Value,
+) -> Result<Deployment> {
+    let labels = json!({ "app": name });
+    let toleration = |taint: &str| {
+        json!({ "key": format!("node.kubernetes.io/{taint}"), "operator": "Exists", "effect": "NoExecute",
+            "tolerationSeconds": leaves_after })
+    };
+    pod["enableServiceLinks"] = false.into();
+    pod["tolerations"] = json!(["not-ready", "unreachable"].map(toleration));
+    pod["topologySpreadConstraints"] = json!([{
+        "maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": { "matchLabels": labels },
+    }]);
+    Ok(serde_json::from_value(json!({
+        "metadata": { "name": name },
+        "spec": {
+            "replicas": replicas,
+            "selector": { "matchLabels": labels },
+            "template": { "metadata": { "labels": labels }, "spec": pod },
+        },
+    }))?)
 }
 
 #[cfg(test)]

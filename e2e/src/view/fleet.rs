@@ -30,7 +30,9 @@ use crate::{
     images::{Content, Image},
     moment::Moment,
     network,
-    scenario::{Active, PORT, Scenario, Stage, TOLD, eventually, target_folder},
+    scenario::{
+        Active, LEAVES_AFTER, PORT, Scenario, Stage, TOLD, eventually, spread_over_nodes, target_folder,
+    },
 };
 
 /// The image of the pods.
@@ -88,52 +90,30 @@ const ROLES: [Role; 4] = [
 
 /// The Deployment of pods that serve and write, for a workload of this name. [`Fleet::prepare`] loads its image.
 pub fn deployment(namespace: &str, name: &str, replicas: i32) -> Result<Deployment> {
-    let labels = json!({ "app": name });
-    let tolerations = ["not-ready", "unreachable"].map(|taint| {
-        json!({ "key": format!("node.kubernetes.io/{taint}"), "operator": "Exists", "effect": "NoExecute",
-            "tolerationSeconds": 5 })
-    });
     let token = "metadata.annotations['leadergroup.dev/fencing-token']";
-    Ok(serde_json::from_value(json!({
-        "metadata": { "name": name },
-        "spec": {
-            "replicas": replicas,
-            "selector": { "matchLabels": labels },
-            "template": {
-                "metadata": { "labels": labels },
-                "spec": {
-                    "terminationGracePeriodSeconds": 2,
-                    "automountServiceAccountToken": false,
-                    "enableServiceLinks": false,
-                    "tolerations": tolerations,
-                    "topologySpreadConstraints": [{
-                        "maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
-                        "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": { "matchLabels": labels },
-                    }],
-                    "containers": [{
-                        "name": "web",
-                        "image": IMAGE,
-                        "imagePullPolicy": "Never",
-                        "args": ["serve", "--book", book_of(namespace, name)],
-                        "env": [{ "name": "DATABASE", "value": tables::url() }],
-                        "ports": [{ "name": "http", "containerPort": 8080 }],
-                        "readinessProbe": {
-                            "httpGet": { "path": "/", "port": "http" }, "periodSeconds": 2, "timeoutSeconds": 1,
-                        },
-                        "resources": {
-                            "requests": { "cpu": "5m", "memory": "16Mi" }, "limits": { "memory": "96Mi" },
-                        },
-                        "volumeMounts": [
-                            { "name": "leadergroup", "mountPath": "/etc/leadergroup", "readOnly": true },
-                        ],
-                    }],
-                    "volumes": [{ "name": "leadergroup", "downwardAPI": { "items": [
-                        { "path": "fencing-token", "fieldRef": { "fieldPath": token } },
-                    ] } }],
-                },
+    let pod = json!({
+        "terminationGracePeriodSeconds": 2,
+        "automountServiceAccountToken": false,
+        "containers": [{
+            "name": "web",
+            "image": IMAGE,
+            "imagePullPolicy": "Never",
+            "args": ["serve", "--book", book_of(namespace, name)],
+            "env": [{ "name": "DATABASE", "value": tables::url() }],
+            "ports": [{ "name": "http", "containerPort": 8080 }],
+            "readinessProbe": {
+                "httpGet": { "path": "/", "port": "http" }, "periodSeconds": 2, "timeoutSeconds": 1,
             },
-        },
-    }))?)
+            "resources": {
+                "requests": { "cpu": "5m", "memory": "16Mi" }, "limits": { "memory": "96Mi" },
+            },
+            "volumeMounts": [{ "name": "leadergroup", "mountPath": "/etc/leadergroup", "readOnly": true }],
+        }],
+        "volumes": [{ "name": "leadergroup", "downwardAPI": { "items": [
+            { "path": "fencing-token", "fieldRef": { "fieldPath": token } },
+        ] } }],
+    });
+    spread_over_nodes(name, replicas, LEAVES_AFTER, pod)
 }
 
 fn book_of(namespace: &str, group: &str) -> String {

@@ -23,41 +23,41 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         s.groups().create(&PostParams::default(), &group).await.context("creating the LeaderGroup")?;
         s.pods_ready().await?;
         let mut active = s.settled(STARTED).await?;
-        journal.is_written(&active).await?;
+        journal.written(&active).await?;
 
         for request in ["one", "two", "three"] {
             let at = Moment::now();
             s.request_switchover(NAME, request, None).await?;
             let after =
                 s.failover_within(request, &active, at, None, &["Switchover"], Some(REPLACED)).await?;
-            journal.is_written(&after).await?;
+            journal.written(&after).await?;
             active = s.settled(STARTED).await?;
         }
 
         let at = Moment::now();
         crash(s, &active).await?;
         let after = s.failover_within("crashed", &active, at, None, &CRASHED, Some(REPLACED)).await?;
-        journal.is_written(&after).await?;
+        journal.written(&after).await?;
         active = s.settled(STARTED).await?;
 
         let at = Moment::now();
         s.pods().delete(&active.pod, &DeleteParams::default()).await?;
         let after = s.failover_within("deleted", &active, at, None, &DELETED, Some(REPLACED)).await?;
-        journal.is_written(&after).await?;
+        journal.written(&after).await?;
         active = s.settled(STARTED).await?;
 
         let at = Moment::now();
         s.pods().delete(&active.pod, &DeleteParams::default().grace_period(0)).await?;
         let after =
             s.failover_within("deleted by force", &active, at, None, &DELETED, Some(REPLACED)).await?;
-        journal.is_written(&after).await?;
+        journal.written(&after).await?;
         active = s.settled(STARTED).await?;
 
         let at = Moment::from(s.stage.own()?.cut_off(&active.node).await?);
         let within = s.workload.group(NAME)?.spec.lock.ttl.0 + REPLACED;
         let after = s.failover_within("cut off", &active, at, None, &["Silent"], Some(within)).await;
         let after = match after {
-            Ok(after) => journal.is_written(&after).await.map(|()| after),
+            Ok(after) => journal.written(&after).await.map(|()| after),
             failed => failed,
         };
         s.stage.own()?.reconnect(&active.node).await?;

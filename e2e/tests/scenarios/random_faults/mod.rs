@@ -124,17 +124,17 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     told.and(journal.remove())
 }
 
+fn name(group: u64) -> String {
+    format!("g{group}")
+}
+
 /// A group's workload. The operator writes the endpoints of every second group.
 fn workload(journal: &Journal, group: u64) -> Result<Workload> {
     if group == SUPERVISED {
-        return journal.workload(&format!("g{group}"), REPLICAS);
+        return journal.workload(&name(group), REPLICAS);
     }
-    let usual = Workload {
-        name: format!("g{group}"),
-        replicas: REPLICAS,
-        managed: group % 2 == 1,
-        ..Workload::default()
-    };
+    let usual =
+        Workload { name: name(group), replicas: REPLICAS, managed: group % 2 == 1, ..Workload::default() };
     let serving = || deployment(NAMESPACE, &usual.name, usual.replicas).map(Box::new);
     Ok(Workload { deployment: watched(group).then(serving).transpose()?, ..usual })
 }
@@ -246,7 +246,7 @@ impl<'a> Run<'a> {
     fn programs(&mut self, s: &mut Scenario) -> Result<()> {
         if self.has_agents() {
             let terms = self.journal.terms(&self.stood_still)?;
-            self.note(s, format!("g{SUPERVISED}: programs in {terms}"));
+            self.note(s, format!("{}: programs in {terms}", name(SUPERVISED)));
         }
         Ok(())
     }
@@ -255,7 +255,7 @@ impl<'a> Run<'a> {
     async fn works(&self, s: &Scenario) -> Result<()> {
         if self.has_agents() {
             eventually("the program of the active pod", STARTED, async || {
-                self.journal.is_written(&active(s, &format!("g{SUPERVISED}")).await?).await
+                self.journal.is_written(&active(s, &name(SUPERVISED)).await?)
             })
             .await?;
         }
@@ -313,7 +313,7 @@ impl<'a> Run<'a> {
             fault.until = mended;
         }
         // A program with an agent is replaced only when its lease is over.
-        self.due.add(&targets.without(&format!("g{SUPERVISED}")), &struck, mended);
+        self.due.add(&targets.without(&name(SUPERVISED)), &struck, mended);
         served(s, self.groups).await?;
         let took = Moment::now().since(mended);
         for Struck { plan, .. } in &struck {
@@ -357,7 +357,7 @@ impl<'a> Run<'a> {
             s.fails_for(pods, first.kind.reasons());
         }
         self.warn(&plan, targets);
-        let agents = targets.pods.iter().filter(|pod| pod.group == format!("g{SUPERVISED}"));
+        let agents = targets.pods.iter().filter(|pod| pod.group == name(SUPERVISED));
         // Where an agent does not reach the API server, its lease ends, and with it the program.
         s.fails_for(agents.map(|pod| pod.uid.clone()), &ENDED_PROGRAM);
         let still = plan.standing(targets).map(|pod| pod.name.clone());
