@@ -11,6 +11,7 @@ mod metrics;
 mod program;
 mod readiness;
 mod reads;
+mod schedule;
 mod server;
 mod shared;
 mod sidecar;
@@ -31,6 +32,7 @@ use shared::{Decider, Shared};
 pub use api_server::{ApiAddress, ApiServer, NoApiAddress};
 pub use program::{NoReadyCheck, ReadyCheck};
 pub use readiness::{LastRead, Readiness, judge};
+pub use schedule::{BREATH, Schedule};
 pub use shared::NetworkSettings;
 pub use sidecar::{SidecarSettings, run as run_sidecar};
 

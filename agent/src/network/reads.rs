@@ -8,7 +8,13 @@ use http_body_util::BodyExt as _;
 use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 
-use super::{api_server::Connection, metrics::ReadResult, readiness::LastRead, shared::Shared};
+use super::{
+    api_server::Connection,
+    metrics::ReadResult,
+    readiness::LastRead,
+    schedule::{BREATH, Schedule},
+    shared::Shared,
+};
 use crate::{contract::Declared, log::say, moment::Moment};
 
 /// The kind, where the API server serves it.
@@ -22,15 +28,6 @@ const WATCH_BEGIN: Duration = Duration::from_secs(10);
 /// A watch without an event for so long is begun again: its connection may be dead. The API server itself ends it
 /// sooner.
 const LONGEST_WATCH: Duration = Duration::from_mins(6);
-/// The longest time limit of a read, and the longest pause after one that failed: a lease has room for several.
-const LONGEST_READ: Duration = Duration::from_secs(2);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// The shortest interval of reads, whatever the lease is.
-const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
-/// The shortest time between two reads: a group that changes all the time does not make its agents read all the time.
-const BREATH: Duration = Duration::from_millis(20);
-/// How many reads one lease has.
-const READS_IN_LEASE: u32 = 3;
 
 /// A `LeaderGroup`, as far as the agent reads it.
 #[derive(Deserialize)]
@@ -59,15 +56,13 @@ struct Details {
     name: String,
 }
 
-/// Reads continuously: a third of a lease after the last read, but not later than at the interval of the settings, and
-/// when the watch shows a change. After a failure it reads again soon.
+/// Reads continuously, by the schedule and when the watch shows a change.
 pub(super) async fn read(shared: &Shared) {
     let mut connection = Connection::new(&shared.settings.api_server);
-    let mut interval = shared.settings.interval;
-    let mut failures = 0;
+    let mut schedule = Schedule::new(shared.settings.interval);
     loop {
         let sent_at = Moment::now();
-        let limit = (interval / 2).min(LONGEST_READ);
+        let limit = schedule.limit();
         let answer = timeout(limit, read_once(&mut connection, shared)).await;
         shared.reads.add(match &answer {
             Ok(Ok((_, Some(_)))) => ReadResult::Declared,
@@ -77,25 +72,22 @@ pub(super) async fn read(shared: &Shared) {
         });
         let wait = match answer.map_err(|_| anyhow!("no answer within {limit:?}")).flatten() {
             Ok((key, shown)) => {
-                if std::mem::take(&mut failures) > 0 {
+                if schedule.is_failing() {
                     say("the LeaderGroup can be read again");
                 }
                 // Before the supervisor knows: the pod is not ready any more when the program may start.
                 shared.last_read.send_replace(Some(LastRead { sent_at, shown: shown.clone() }));
-                let lease = shown.as_ref().and_then(|declared| Some(declared.run.as_ref()?.lease));
-                let of_lease = lease.map_or(shared.settings.interval, |lease| lease / READS_IN_LEASE);
-                interval = of_lease.min(shared.settings.interval).max(SHORTEST_INTERVAL);
+                let wait = schedule.answered(shown.as_ref());
                 if shared.decider.read(sent_at, key, shown).await.is_err() {
                     return;
                 }
-                interval
+                wait
             }
             Err(error) => {
-                if failures == 0 {
+                if !schedule.is_failing() {
                     say(&format!("the LeaderGroup cannot be read; trying again: {error:#}"));
                 }
-                failures += 1;
-                (BREATH * failures).min(LONGEST_PAUSE)
+                schedule.failed()
             }
         };
         sleep(BREATH).await;

@@ -157,16 +157,8 @@ impl Agent {
 
     /// Whether the kubelet finds the pod ready.
     pub fn is_ready(&self, now: Duration) -> bool {
-        let running = self.machine.running();
-        let state = State {
-            boot: Some(self.boot()),
-            floor: self.machine.promise().floor,
-            token: running.map(|(token, _)| token),
-            deadline: running.map(|(_, deadline)| deadline),
-            ends: self.machine.ends(),
-            leaves: self.leaves,
-            ..State::default()
-        };
+        let state =
+            State { ends: self.machine.ends(), leaves: self.leaves, ..State::of(self.boot(), &self.machine) };
         let last: Option<&LastRead> = self.reader.last();
         match judge(&state, last, self.clock.moment(now), INTERVAL * FRESH_INTERVALS) {
             Readiness::CouldStart => true,

@@ -1,11 +1,15 @@
-//! How an agent reads its `LeaderGroup`: quorum reads, as often as `agent/src/network/reads.rs` sends them, through the
-//! same API server and with the same fates as all other requests.
+//! How an agent reads its `LeaderGroup`: quorum reads by the agent's own schedule, through the same API server and with
+//! the same fates as all other requests.
 
 use std::{mem, sync::Arc, time::Duration};
 
 use http::Request;
 use kube::Client;
-use leadergroup_agent::{contract::Declared, moment::Moment, network::LastRead};
+use leadergroup_agent::{
+    contract::Declared,
+    moment::Moment,
+    network::{BREATH, LastRead, Schedule},
+};
 use leadergroup_e2e::random::Random;
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -16,12 +20,6 @@ use crate::{
     cluster::NAMESPACE,
 };
 
-/// The times of `agent/src/network/reads.rs`.
-const LONGEST_READ: Duration = Duration::from_secs(2);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
-const BREATH: Duration = Duration::from_millis(20);
-const READS_IN_LEASE: u32 = 3;
 /// How long a change takes to reach the watch of an agent.
 const WATCHED: usize = 60;
 
@@ -65,11 +63,10 @@ pub struct Reader {
     access: Access,
     group: String,
     usual: Duration,
-    interval: Duration,
+    schedule: Schedule,
     numbers: u64,
     asked: Option<Asked>,
     answers: Arc<Mutex<Vec<(u64, Answer)>>>,
-    failures: u32,
     next: Duration,
     /// The earliest time of the next read, whatever changes.
     breath: Duration,
@@ -84,11 +81,10 @@ impl Reader {
             access: access.clone(),
             group: group.to_owned(),
             usual,
-            interval: usual,
+            schedule: Schedule::new(usual),
             numbers: 0,
             asked: None,
             answers: Arc::default(),
-            failures: 0,
             next: Duration::ZERO,
             breath: Duration::ZERO,
             watched: (0, None),
@@ -99,8 +95,8 @@ impl Reader {
     /// The process has ended, and another one takes its place.
     pub fn start_again(&mut self, now: Duration) {
         self.numbers += 1;
-        (self.asked, self.last, self.failures) = (None, None, 0);
-        (self.interval, self.next, self.breath) = (self.usual, now, now);
+        (self.asked, self.last) = (None, None);
+        (self.schedule, self.next, self.breath) = (Schedule::new(self.usual), now, now);
         self.answers.lock().clear();
     }
 
@@ -142,11 +138,7 @@ impl Reader {
 
     fn answered(&mut self, shown: Option<Declared>, now: Duration) -> LastRead {
         let sent_at = self.asked.take().map(|asked| asked.sent_at).unwrap_or_default();
-        let lease = shown.as_ref().and_then(|declared| Some(declared.run.as_ref()?.lease));
-        let of_lease = lease.map_or(self.usual, |lease| lease / READS_IN_LEASE);
-        self.interval = of_lease.min(self.usual).max(SHORTEST_INTERVAL);
-        self.failures = 0;
-        (self.next, self.breath) = (now + self.interval, now + BREATH);
+        (self.next, self.breath) = (now + self.schedule.answered(shown.as_ref()), now + BREATH);
         let read = LastRead { sent_at, shown };
         self.last = Some(read.clone());
         read
@@ -154,13 +146,12 @@ impl Reader {
 
     fn failed(&mut self, now: Duration) {
         self.asked = None;
-        self.failures += 1;
-        (self.next, self.breath) = (now + (BREATH * self.failures).min(LONGEST_PAUSE), now + BREATH);
+        (self.next, self.breath) = (now + self.schedule.failed(), now + BREATH);
     }
 
     fn send(&mut self, sent_at: Moment, reaches: bool, now: Duration) {
         self.numbers += 1;
-        let (number, limit) = (self.numbers, (self.interval / 2).min(LONGEST_READ));
+        let (number, limit) = (self.numbers, self.schedule.limit());
         self.asked = Some(Asked { number, sent_at, until: now + limit });
         if !reaches {
             return;
