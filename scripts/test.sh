@@ -10,6 +10,10 @@ step() { printf '\n==> [%3d s] %s\n' "$SECONDS" "$*"; }
 
 source scripts/sessions.sh
 
+# A server that can no longer write ends, and tests fail in ways that do not name the disk.
+free=$(df --output=avail --block-size=1G "$CARGO_TARGET_DIR" | tail -n 1)
+((free >= 20)) || echo "warning: only $free GB of disk space are left; a first run needs about 20 GB"
+
 step "format"
 cargo fmt --all --check
 scripts/check-files.sh

@@ -381,7 +381,18 @@ impl Database {
             .port(self.port)
             .username(SUPERUSER)
             .database(database);
-        PgConnection::connect_with(&options).await.unwrap()
+        match PgConnection::connect_with(&options).await {
+            Ok(connection) => connection,
+            Err(error) => panic!("{error}; the end of the server's log:\n{}", self.end_of_log()),
+        }
+    }
+
+    /// The last lines of the server's log: why it does not answer, such as a full disk.
+    fn end_of_log(&self) -> String {
+        let log = self.socket.parent().map(|directory| directory.join("log"));
+        let text = log.and_then(|log| std::fs::read_to_string(log).ok()).unwrap_or_default();
+        let lines: Vec<_> = text.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
     }
 }
 
