@@ -10,8 +10,10 @@
 #![allow(clippy::large_enum_variant, reason = "a model must be readable, and holds few of each")]
 
 mod action;
+mod calls;
 mod checks;
 mod choices;
+mod conformance;
 mod database;
 mod evidence;
 mod explore;

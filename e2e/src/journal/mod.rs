@@ -137,3 +137,14 @@ pub async fn allow_reads(s: &Scenario) -> Result<()> {
     bindings.create(&PostParams::default(), &binding).await.context("the right to read the LeaderGroup")?;
     Ok(())
 }
+
+/// Ends the program of this pod, as if it had crashed. Its agent ends the container then.
+pub async fn crash(s: &Scenario, active: &Active) -> Result<()> {
+    let script = "kill -9 $(cat /tmp/program)";
+    let args = ["exec", "-n", &s.namespace, &active.pod, "--", "/bin/sh", "-c", script];
+    match s.stage.run_kubectl(&args).await {
+        // The shell ends with the container.
+        Err(killed) if killed.to_string().contains("exit code 137") => Ok(()),
+        answer => answer.map(drop),
+    }
+}

@@ -1,4 +1,4 @@
-//! Settings of the random faults and of the clients' view, from the environment.
+//! Settings of the scenarios that can last longer, from the environment.
 
 use std::time::Duration;
 
@@ -14,6 +14,12 @@ pub fn clients_changes() -> Result<Option<u64>> {
     number("LEADERGROUP_CLIENTS_CHANGES")
 }
 
+/// How many changes of holder the programs of `exactly_one` are to see, if the environment sets it:
+/// `LEADERGROUP_PROGRAM_CHANGES`.
+pub fn program_changes() -> Result<Option<u64>> {
+    number("LEADERGROUP_PROGRAM_CHANGES")
+}
+
 fn number(variable: &str) -> Result<Option<u64>> {
     let text = std::env::var(variable).ok().filter(|text| !text.is_empty());
     text.map(|text| text.parse().with_context(|| format!("{variable}={text} is not a whole number")))
@@ -23,5 +29,6 @@ fn number(variable: &str) -> Result<Option<u64>> {
 /// How much longer than usual a scenario may take.
 pub(crate) fn faults_last() -> Duration {
     let set = |setting: Result<Option<u64>>| setting.ok().flatten().unwrap_or(0);
-    Duration::from_mins(set(faults_setting("MINUTES")) * 2) + Duration::from_secs(set(clients_changes()) * 30)
+    let changes = set(clients_changes()) + set(program_changes());
+    Duration::from_mins(set(faults_setting("MINUTES")) * 2) + Duration::from_secs(changes * 30)
 }

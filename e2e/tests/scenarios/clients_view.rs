@@ -8,40 +8,27 @@
 use std::rc::Rc;
 
 use anyhow::{Result, ensure};
-use kube::api::DeleteParams;
 use leadergroup_e2e::{
     command::progress,
-    moment::Moment,
-    scenario::{Active, CRASHED, DELETED, STARTED, Scenario, Stage, Workload, clients_changes},
+    scenario::{Active, STARTED, Scenario, Stage, Workload, clients_changes},
     view::{Fleet, deployment},
 };
 
-use crate::ownership::owner_elsewhere;
-
-/// A way to change the holder.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Switchover,
-    Freeze,
-    Deletion,
-    Crash,
-    CutOff,
-}
-
 #[allow(clippy::enum_glob_use, reason = "each is used by its name below")]
-use Kind::*;
+use crate::change::Change::*;
+use crate::{change::Change, ownership::owner_elsewhere};
 
 /// Each of the short runs has a freeze, after which the control must show an old holder.
-const BY_SELECTOR: [Kind; 4] = [Switchover, Freeze, Deletion, Crash];
-const MANAGED: [Kind; 3] = [Switchover, Freeze, CutOff];
-const LONG: [Kind; 6] = [Switchover, Freeze, Deletion, Switchover, Crash, CutOff];
+const BY_SELECTOR: [Change; 4] = [Switchover, Freeze, Deletion, Crash];
+const MANAGED: [Change; 3] = [Switchover, Freeze, CutOff];
+const LONG: [Change; 6] = [Switchover, Freeze, Deletion, Switchover, Crash, CutOff];
 
 pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     let half = clients_changes()?.map(|changes| usize::try_from(changes / 2)).transpose()?;
     for (name, managed, short) in
         [("clients-view", false, BY_SELECTOR.as_slice()), ("clients-view-managed", true, &MANAGED)]
     {
-        let kinds: Vec<Kind> = match half {
+        let kinds: Vec<Change> = match half {
             Some(half) => LONG.iter().copied().cycle().take(half).collect(),
             None => short.to_vec(),
         };
@@ -55,7 +42,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
     Ok(())
 }
 
-async fn story(s: &mut Scenario, kinds: &[Kind]) -> Result<()> {
+async fn story(s: &mut Scenario, kinds: &[Change]) -> Result<()> {
     let mut active = s.elect().await?;
     let mut fleet = Fleet::start(s, &s.workload.name).await?;
     for (number, kind) in kinds.iter().enumerate() {
@@ -82,56 +69,35 @@ async fn story(s: &mut Scenario, kinds: &[Kind]) -> Result<()> {
 async fn change(
     s: &mut Scenario,
     fleet: &mut Fleet,
-    kind: Kind,
+    kind: Change,
     number: usize,
     before: &Active,
 ) -> Result<Active> {
-    let stage = Rc::clone(&s.stage);
-    let cluster = stage.own()?;
-    let at = Moment::now();
-    match kind {
-        Switchover => {
-            s.request_switchover(&s.workload.name, &number.to_string(), None).await?;
-            s.failover("requested", before, at, None, &["Switchover"]).await
-        }
-        Deletion => {
-            s.pods().delete(&before.pod, &DeleteParams::default()).await?;
-            s.failover("deleted", before, at, None, &DELETED).await
-        }
-        Crash => {
-            cluster.kill_pod(&before.uid)?;
-            s.failover("killed", before, at, None, &CRASHED).await
-        }
-        Freeze => {
-            fleet.pod_hangs(&before.uid);
-            let at = Moment::from(cluster.freeze_pod(&before.uid).await?);
-            let replaced = async {
-                let after = s.failover("frozen", before, at, None, &["Silent", "PodNotReady"]).await?;
-                fleet.reaches(&after).await?;
-                anyhow::Ok(after)
-            };
-            let after = replaced.await;
-            cluster.thaw_pod(&before.uid)?;
-            fleet.mended().await?;
-            // Else the next change could make it active before the kubelet reports that it hung.
-            s.kubelet_hears(before).await?;
-            after
-        }
-        CutOff => {
-            owner_elsewhere(s, &before.node).await?;
-            fleet.pod_hangs(&before.uid);
-            fleet.node_is_away(&before.node);
-            let at = Moment::from(cluster.cut_off(&before.node).await?);
-            let replaced = async {
-                let after = s.failover("cut-off", before, at, None, &["Silent"]).await?;
-                fleet.reaches(&after).await?;
-                anyhow::Ok(after)
-            };
-            let after = replaced.await;
-            cluster.reconnect(&before.node).await?;
-            fleet.mended().await?;
-            s.stage.operator.ready(STARTED).await?;
-            after
-        }
+    if kind.hangs() {
+        fleet.pod_hangs(&before.uid);
     }
+    if kind == CutOff {
+        owner_elsewhere(s, &before.node).await?;
+        fleet.node_is_away(&before.node);
+    }
+    let at = kind.begin(s, before, &number.to_string()).await?;
+    let replaced = async {
+        let after = s.failover(&kind.to_string(), before, at, None, kind.reasons()).await?;
+        if kind.hangs() {
+            fleet.reaches(&after).await?;
+        }
+        anyhow::Ok(after)
+    };
+    let after = replaced.await;
+    kind.undo(s, before).await?;
+    if kind.hangs() {
+        fleet.mended().await?;
+    }
+    match kind {
+        // Else the next change could make it active before the kubelet reports that it hung.
+        Freeze => s.kubelet_hears(before).await?,
+        CutOff => drop(s.stage.operator.ready(STARTED).await?),
+        _ => {}
+    }
+    after
 }

@@ -9,6 +9,7 @@ mod active_pod_deleted;
 mod api_server_restarted;
 mod bad_input;
 mod bundled;
+mod change;
 mod chart_upgraded;
 mod clients_view;
 mod crashing_pod;

@@ -25,12 +25,24 @@ impl FakeApi {
     /// Answers a request for the object at this path. What is not there is not found; a number is an error with this
     /// code.
     pub(in crate::operator) fn with(objects: Vec<(&'static str, Value)>) -> Self {
+        Self::answering(move |path| {
+            objects.iter().find(|(at, _)| *at == path).map(|(_, object)| object.clone())
+        })
+    }
+
+    /// Answers one request after the other, whatever it asks for.
+    pub(in crate::operator) fn in_turn(answers: Vec<Option<Value>>) -> Self {
+        let answers = Mutex::new(answers.into_iter());
+        Self::answering(move |_| answers.lock().expect("no test panics here").next().flatten())
+    }
+
+    fn answering(answer: impl Fn(&str) -> Option<Value> + Send + Sync + 'static) -> Self {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let noted = asked.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let path = request.uri().path().to_owned();
             noted.lock().expect("no test panics here").push(format!("{} {path}", request.method()));
-            let found = objects.iter().find(|(at, _)| *at == path).map(|(_, object)| object.clone());
+            let found = answer(&path);
             let (code, answer) = match found {
                 Some(Value::Number(code)) => (code.as_u64().unwrap_or(500), failure(&path, &code)),
                 Some(object) => (200, object),

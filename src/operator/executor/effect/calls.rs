@@ -4,7 +4,15 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::*;
-use crate::operator::{executor::fake_api::FakeApi, object::GroupName};
+use crate::{
+    api::{Declaration, STAMP_ANNOTATION},
+    operator::{executor::fake_api::FakeApi, object::GroupName},
+};
+use cases::{Answered, Asked, CASES, Doing, TOKEN, VERSION};
+
+#[path = "../../../../tests/simulation/calls.rs"]
+#[allow(unreachable_pub, reason = "the simulation has it, too")]
+mod cases;
 
 const POD: &str = "/api/v1/namespaces/shop/pods/web-0";
 const GROUP: &str = "/apis/leadergroup.dev/v1alpha1/namespaces/shop/leadergroups/web";
@@ -148,5 +156,77 @@ fn what_a_read_says_against_a_pod_is_what_the_watch_says() {
         pod.pointer_mut(parent).expect("it has this")[key] = value;
         let pod = serde_json::from_value(pod).expect("a pod");
         assert_eq!(against(&PodFacts::from_pod(&pod, &spec)), reason, "{path}");
+    }
+}
+
+fn effect(doing: Doing) -> Effect {
+    let pods = |known: bool| vec![PodAt { pod: web_0(), version: known.then(|| VERSION.to_string()) }];
+    let declaration = |token| Declaration { token, ..Declaration::default() };
+    match doing {
+        Doing::Verify => Effect::Verify(web_0()),
+        Doing::Declare => Effect::Declare { previous: declaration(TOKEN - 1), next: declaration(TOKEN) },
+        Doing::Strip { known } => Effect::Strip { token: TOKEN, pods: pods(known) },
+        Doing::Stamp { known } => Effect::Stamp { token: TOKEN, pods: pods(known) },
+        Doing::Promote => Effect::Promote { token: TOKEN, pod: web_0(), version: VERSION.to_string() },
+        Doing::Recheck => Effect::Recheck(web_0()),
+    }
+}
+
+/// The answer of the API server; a number is the code of an error.
+fn answer(asked: Asked, answered: Answered) -> Option<Value> {
+    let marked = |version: u64, role: Option<&str>, stamp: Option<i64>| {
+        let mut pod = pod("p1", "web");
+        let metadata = &mut pod["metadata"];
+        metadata["resourceVersion"] = json!(version.to_string());
+        if let Some(role) = role {
+            metadata["labels"]["leadergroup.dev/role"] = json!(role);
+        }
+        if let Some(token) = stamp {
+            metadata["annotations"] = json!({ STAMP_ANNOTATION: format!("u1/{token}") });
+        }
+        pod
+    };
+    let declared = |token| {
+        let mut group = group();
+        group["status"] = json!({ "declaration": { "token": token } });
+        group
+    };
+    match answered {
+        Answered::Gone => None,
+        Answered::Pod { version } => Some(marked(version, None, None)),
+        Answered::Active => Some(marked(VERSION + 1, Some("active"), None)),
+        Answered::Stamped { later } => {
+            Some(marked(VERSION + 1, Some("standby"), Some(TOKEN + i64::from(later))))
+        }
+        Answered::Group { token } => Some(declared(token)),
+        Answered::Done if asked == Asked::Declare => Some(declared(TOKEN)),
+        Answered::Done => Some(marked(VERSION + 2, Some("standby"), Some(TOKEN))),
+        Answered::Conflict => Some(json!(409)),
+        Answered::Invalid => Some(json!(422)),
+        Answered::Refused => Some(json!(403)),
+    }
+}
+
+fn request(asked: Asked) -> String {
+    match asked {
+        Asked::ReadPod => format!("GET {POD}"),
+        Asked::WritePod => format!("PATCH {POD}"),
+        Asked::ReadGroup => format!("GET {GROUP}"),
+        Asked::Declare => format!("PATCH {GROUP}/status"),
+    }
+}
+
+/// The simulation's model of the executor goes through the same cases.
+#[tokio::test]
+async fn the_executor_makes_the_calls_of_its_model() {
+    for (doing, exchanges, expected) in CASES {
+        let context = format!("{doing:?} {exchanges:?}");
+        let answers = exchanges.iter().map(|(asked, answered)| answer(*asked, *answered)).collect();
+        let api = FakeApi::in_turn(answers);
+        let done = carry(&api, effect(*doing)).await;
+        let requests: Vec<_> = exchanges.iter().map(|(asked, _)| request(*asked)).collect();
+        assert_eq!(api.asked(), requests, "{context}");
+        let outcome = format!("{:?}", done.outcome);
+        assert!(outcome.starts_with(expected), "{context}: {outcome}, not {expected}");
     }
 }
