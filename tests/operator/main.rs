@@ -21,6 +21,7 @@ mod events;
 mod explain;
 mod failover;
 mod groups;
+mod injection;
 mod keys;
 mod kubelet;
 mod late;
