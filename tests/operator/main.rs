@@ -20,6 +20,7 @@ mod endpoints;
 mod events;
 mod explain;
 mod failover;
+mod flows;
 mod groups;
 mod injection;
 mod keys;
