@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser as _;
 use leadergroup::cli::{
-    Cli, Command, ExecArgs, LockCommand, SwitchoverArgs, UninstallArgs, crd_yaml, exec, explain, fence_sql,
-    guard, start, switchover, uninstall,
+    Cli, Command, ExecArgs, LockCommand, SwitchoverArgs, UninstallArgs, agent, crd_yaml, exec, explain,
+    fence_sql, guard, start, switchover, uninstall,
 };
 use leadergroup::config::{Settings, SettingsArgs};
 use leadergroup::telemetry::{end_on_panic, init_logs};
@@ -50,6 +50,9 @@ fn perform(command: Command, status: &mut u8) -> Result<(), Failure> {
         Command::Version => {
             println!("leadergroup {}", env!("CARGO_PKG_VERSION"));
             Ok(())
+        }
+        Command::Agent(args) => {
+            agent(&args).map_err(anyhow::Error::from).and_then(|text| print_out(&text)).map_err(Failure::Run)
         }
         Command::Migrate(args) => with_settings(args.settings, |settings| block_on(migrate(settings))),
         Command::Exec(args) => with_settings(args.settings.clone(), |settings| {

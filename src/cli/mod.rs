@@ -1,5 +1,6 @@
 //! The commands of the `leadergroup` program: their arguments and what they print.
 
+mod agent;
 mod check;
 mod crd;
 mod exec;
@@ -16,6 +17,7 @@ mod uninstall;
 
 use clap::{Args, Parser, Subcommand};
 
+pub use agent::{AgentArgs, AgentCommand, InjectArgs, InjectError, agent};
 pub use check::CheckArgs;
 pub use crd::crd_yaml;
 pub use exec::{EXIT_LOST, EXIT_NOT_HELD, ExecArgs, ExecError, OnLost, exec};
@@ -61,6 +63,8 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Make another pod of a group active, as planned work requires
     Switchover(SwitchoverArgs),
+    /// Put the agent into manifests, so that it runs the program of their pods
+    Agent(AgentArgs),
     /// Print the version
     Version,
     /// Become the command of `exec`; used only by `exec`
