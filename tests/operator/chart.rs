@@ -1,22 +1,51 @@
 //! What the chart grants and admits: the rights of the operator's account and of users, and the network policies.
 
-use std::{collections::BTreeSet, path::Path, process::Command};
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    process::{Command, Output},
+};
 
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject, GroupVersionKind, PostParams},
+};
 use serde_json::{Value, json};
 
 use crate::apiserver::programs;
 
-/// The objects of a template, for a release and an operator of this name.
-pub(crate) fn rendered(template: &str, name: &str, set: &str) -> Vec<Value> {
-    let rendering = Command::new(programs::find(&["helm"]))
-        .args(["template", "leadergroup", "--namespace", "operators"])
+/// Renders a template with these values, for an operator in this namespace.
+pub(crate) fn render(template: &str, namespace: &str, set: &str, flags: &[&str]) -> Output {
+    Command::new(programs::find(&["helm"]))
+        .args(["template", "leadergroup", "--namespace", namespace, "--set", set])
         .args(["--show-only", &format!("templates/{template}.yaml")])
-        .args(["--set", &format!("fullnameOverride={name},{set}")])
+        .args(flags)
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/leadergroup"))
         .output()
-        .unwrap();
-    assert!(rendering.status.success(), "{}", String::from_utf8_lossy(&rendering.stderr));
-    serde_saphyr::from_multiple(std::str::from_utf8(&rendering.stdout).unwrap()).unwrap()
+        .unwrap()
+}
+
+/// The objects that a program has printed.
+pub(crate) fn objects(output: &Output) -> Vec<Value> {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_saphyr::from_multiple(std::str::from_utf8(&output.stdout).unwrap()).unwrap()
+}
+
+/// The objects of a template, for a release and an operator of this name.
+pub(crate) fn rendered(template: &str, name: &str, set: &str) -> Vec<Value> {
+    objects(&render(template, "operators", &format!("fullnameOverride={name},{set}"), &[]))
+}
+
+/// Creates cluster-scoped objects, and returns them as they are stored.
+pub(crate) async fn create(client: &Client, objects: Vec<Value>) -> Vec<DynamicObject> {
+    let mut stored = Vec::new();
+    for object in objects {
+        let object: DynamicObject = serde_json::from_value(object).unwrap();
+        let kind = GroupVersionKind::try_from(object.types.as_ref().unwrap()).unwrap();
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
+        stored.push(api.create(&PostParams::default(), &object).await.unwrap());
+    }
+    stored
 }
 
 fn texts(list: &Value) -> impl Iterator<Item = &str> {

@@ -1,32 +1,22 @@
 //! The chart's shares of the API server: which requests get the operator's, and which the agents'.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::collections::BTreeMap;
 
-use kube::{
-    Api, ResourceExt as _,
-    api::{ApiResource, DynamicObject, GroupVersionKind, PostParams},
-};
+use kube::ResourceExt as _;
 
 use crate::{
-    apiserver::{ApiServer, DEADLINE},
-    chart::rendered,
+    apiserver::ApiServer,
+    chart::{create, rendered},
+    postgres::eventually,
 };
 
 #[tokio::test]
 async fn agents_have_a_share_of_their_own_and_the_operator_keeps_its_own() {
     let server = ApiServer::shared().await;
     let client = server.client().await;
-    let mut names = BTreeMap::new();
-    for object in rendered("flowcontrol", "flows", "serviceAccount.name=operator") {
-        let kind = object["kind"].as_str().unwrap().to_owned();
-        let resource = GroupVersionKind::gvk("flowcontrol.apiserver.k8s.io", "v1", &kind);
-        let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&resource));
-        let stored = api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await;
-        let stored = stored.unwrap();
-        if kind == "FlowSchema" {
-            names.insert(stored.uid().unwrap(), stored.name_any());
-        }
-    }
+    let stored = create(&client, rendered("flowcontrol", "flows", "serviceAccount.name=operator")).await;
+    let schemas = stored.iter().filter(|it| it.types.as_ref().unwrap().kind == "FlowSchema");
+    let names: BTreeMap<_, _> = schemas.map(|schema| (schema.uid().unwrap(), schema.name_any())).collect();
     let groups = "/apis/leadergroup.dev/v1alpha1/namespaces/default/leadergroups";
     let share = async |user: &str, path: &str| {
         let request = http::Request::get(path).body(kube::client::Body::empty()).unwrap();
@@ -38,12 +28,11 @@ async fn agents_have_a_share_of_their_own_and_the_operator_keeps_its_own() {
     let (pod, operator) =
         ("system:serviceaccount:default:default", "system:serviceaccount:operators:operator");
     let one = format!("{groups}/web");
-    let start = Instant::now();
     // The API server takes new FlowSchemas into account after a moment.
-    while share(pod, &one).await != "flows-agents" || share(operator, &one).await != "flows" {
-        assert!(start.elapsed() < DEADLINE, "the FlowSchemas are not in force within {DEADLINE:?}");
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    eventually("the FlowSchemas are in force", async || {
+        share(pod, &one).await == "flows-agents" && share(operator, &one).await == "flows"
+    })
+    .await;
     let watch = format!("{groups}?watch=true&fieldSelector=metadata.name%3Dweb&timeoutSeconds=1");
     assert_eq!(share(pod, &watch).await, "flows-agents");
     assert_eq!(share(operator, &watch).await, "flows");

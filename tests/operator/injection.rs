@@ -2,19 +2,14 @@
 
 use std::{
     io::Write as _,
-    path::Path,
     process::{Command, Output, Stdio},
-    time::Instant,
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api, Client,
-    api::{ApiResource, DynamicObject, GroupVersionKind, PostParams},
-};
+use kube::Client;
 use serde_json::{Value, json};
 
-use crate::apiserver::{ApiServer, DEADLINE, programs};
+use crate::{apiserver::ApiServer, chart, postgres::eventually};
 
 const LABEL: &str = "leadergroup.dev/agent";
 const MUTATING: &str = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy";
@@ -29,20 +24,9 @@ fn inject(manifest: &str, flags: &[&str]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-fn documents(output: &Output) -> Vec<Value> {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_saphyr::from_multiple(std::str::from_utf8(&output.stdout).unwrap()).unwrap()
-}
-
 fn rendered(name: &str, flags: &[&str]) -> Output {
-    Command::new(programs::find(&["helm"]))
-        .args(["template", "leadergroup", "--namespace", "default", "--set"])
-        .arg(format!("fullnameOverride={name},watchNamespaces={{{name}}},agent.injection.enabled=true"))
-        .args(["--show-only", "templates/agent-injection.yaml"])
-        .args(flags)
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/leadergroup"))
-        .output()
-        .unwrap()
+    let set = format!("fullnameOverride={name},watchNamespaces={{{name}}},agent.injection.enabled=true");
+    chart::render("agent-injection", "default", &set, flags)
 }
 
 /// What the API server would store.
@@ -63,12 +47,8 @@ impl Stage {
         let server = ApiServer::shared().await;
         let client = server.client().await;
         let namespace = server.namespace("injection").await;
-        for object in documents(&rendered(&namespace, &["--api-versions", MUTATING])) {
-            let kind = object["kind"].as_str().unwrap().to_owned();
-            let resource = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", &kind);
-            let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&resource));
-            api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
-        }
+        let policies = chart::objects(&rendered(&namespace, &["--api-versions", MUTATING]));
+        chart::create(&client, policies).await;
         let stage = Self { client, pods: format!("/api/v1/namespaces/{namespace}/pods") };
         stage.until_in_force().await;
         stage
@@ -76,16 +56,12 @@ impl Stage {
 
     /// Each of the two policies takes effect a moment after it was created.
     async fn until_in_force(&self) {
-        let start = Instant::now();
         let (good, bad) = (pod(&json!({})), pod(&json!({ "command": null })));
-        loop {
+        eventually("the policies are in force", async || {
             let changed = self.create(&good).await.is_ok_and(|pod| !pod["spec"]["initContainers"].is_null());
-            if changed && self.create(&bad).await.is_err() {
-                return;
-            }
-            assert!(start.elapsed() < DEADLINE, "the policies are not in force within {DEADLINE:?}");
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
+            changed && self.create(&bad).await.is_err()
+        })
+        .await;
     }
 
     async fn create(&self, pod: &Value) -> kube::Result<Value> {
@@ -199,7 +175,7 @@ async fn the_policy_and_the_command_give_the_same_pod() {
     let stage = Stage::new().await;
     for pod in accepted() {
         let by_policy = stage.create(&pod).await.unwrap_or_else(|error| panic!("{pod}: {error}"));
-        let mut by_command = documents(&inject(&pod.to_string(), &[])).remove(0);
+        let mut by_command = chart::objects(&inject(&pod.to_string(), &[])).remove(0);
         // The policy finds the agent in this one, and has nothing to do.
         let with_label = stage.create(&by_command).await.unwrap();
         assert_eq!(with_label["spec"], by_policy["spec"], "{pod}");
@@ -224,7 +200,7 @@ async fn the_policy_and_the_command_refuse_the_same_pods_and_say_why() {
             "{pod}: {error}"
         );
     }
-    let mut other = documents(&inject(&pod(&json!({})).to_string(), &[])).remove(0);
+    let mut other = chart::objects(&inject(&pod(&json!({})).to_string(), &[])).remove(0);
     other["metadata"]["labels"][LABEL] = "daily".into();
     let error = stage.create(&other).await.expect_err("an agent of another group").to_string();
     assert!(error.contains("another LeaderGroup"), "{error}");
@@ -259,7 +235,7 @@ async fn what_the_command_prints_is_accepted_by_the_api_server_and_is_the_same_t
          command: [sh, -c, 'echo yes']\n"
     );
     let output = inject(&manifest, &["--group=nightly", "--image=example.com/agent:2", "--stop-timeout=9"]);
-    let all = documents(&output);
+    let all = chart::objects(&output);
     assert_eq!(all.len(), 3);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(

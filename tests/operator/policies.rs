@@ -1,18 +1,16 @@
 //! The chart's admission policies: who may write which marks, and what the operator's account may not write.
 
-use std::{path::Path, process::Command, time::Instant};
-
 use k8s_openapi::api::{core::v1::Pod, discovery::v1::EndpointSlice, rbac::v1::ClusterRoleBinding};
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use leadergroup::api::{
     DELETION_COST_ANNOTATION, FENCING_ANNOTATION, ROLE_LABEL, SLICE_MANAGER, STAMP_ANNOTATION,
 };
 use serde_json::{Value, json};
 
-use crate::apiserver::{ApiServer, DEADLINE, programs};
+use crate::{apiserver::ApiServer, chart, postgres::eventually};
 
 const OTHERS: &str = "may be set only by the LeaderGroup operator";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
@@ -29,12 +27,7 @@ impl Stage {
         let server = ApiServer::shared().await;
         let others = server.client().await;
         let namespace = server.namespace("policies").await;
-        for object in rendered(&namespace) {
-            let kind = object["kind"].as_str().unwrap().to_owned();
-            let resource = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", &kind);
-            let api: Api<DynamicObject> = Api::all_with(others.clone(), &ApiResource::from_gvk(&resource));
-            api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
-        }
+        chart::create(&others, rendered(&namespace)).await;
         // Only the policies limit it.
         let user = format!("system:serviceaccount:default:{namespace}");
         let admin: ClusterRoleBinding = serde_json::from_value(json!({
@@ -75,21 +68,18 @@ impl Stage {
 
     /// A policy takes effect a moment after it was created. Each of the four refuses something here.
     async fn until_in_force(&self) {
-        let (dry, start) = (PatchParams { dry_run: true, ..PatchParams::default() }, Instant::now());
+        let dry = PatchParams { dry_run: true, ..PatchParams::default() };
         let label = |key: &str| Patch::Merge(json!({ "metadata": { "labels": { key: "active" } } }));
         let create = PostParams { dry_run: true, ..PostParams::default() };
-        loop {
+        eventually("the policies are in force", async || {
             let role = self.pods(&self.others).patch("web", &dry, &label(ROLE_LABEL)).await;
             let other = self.pods(&self.operator).patch("web", &dry, &label("app")).await;
             let foreign = self.slices(&self.operator).create(&create, &slice("foreign", "example.com")).await;
             let delete = DeleteParams { dry_run: true, ..DeleteParams::default() };
             let deletion = self.pods(&self.operator).delete("web", &delete).await;
-            if role.is_err() && other.is_err() && foreign.is_err() && deletion.is_err() {
-                return;
-            }
-            assert!(start.elapsed() < DEADLINE, "the policies are not in force within {DEADLINE:?}");
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
+            role.is_err() && other.is_err() && foreign.is_err() && deletion.is_err()
+        })
+        .await;
     }
 }
 
@@ -98,15 +88,7 @@ fn rendered(name: &str) -> Vec<Value> {
     let values = format!(
         "fullnameOverride={name},watchNamespaces={{{name}}},managedEndpoints.enabled=true,podDeletion.enabled=true"
     );
-    let rendering = Command::new(programs::find(&["helm"]))
-        .args(["template", "leadergroup", "--namespace", "default", "--set", &values])
-        .args(["--show-only", "templates/admission-policies.yaml"])
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/leadergroup"))
-        .output()
-        .unwrap();
-    assert!(rendering.status.success(), "{}", String::from_utf8_lossy(&rendering.stderr));
-    let objects: Vec<Value> =
-        serde_saphyr::from_multiple(std::str::from_utf8(&rendering.stdout).unwrap()).unwrap();
+    let objects = chart::objects(&chart::render("admission-policies", "default", &values, &[]));
     assert_eq!(objects.len(), 8, "four policies, each with its binding");
     objects
 }

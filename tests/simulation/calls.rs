@@ -1,6 +1,8 @@
-//! What effects ask of the API server, in which order, and what comes of the answers. Two tests go through these cases:
-//! one with the operator's executor, and one with the model of it that the simulation runs. So the two cannot drift
-//! apart.
+//! The calls that effects make to the API server, in their order, and the outcome for given answers. Two tests go
+//! through these cases: one with the operator's executor, and one with the model of it that the simulation runs. A
+//! change of one of them alone fails.
+
+use super::{Declaration, Effect, PodAt, PodRef};
 
 /// A call to the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +53,27 @@ pub enum Doing {
     Promote,
     /// By a replica that owns nothing: what it reads before the row.
     Recheck,
+}
+
+impl Doing {
+    /// The effect itself.
+    pub fn effect(self) -> Effect {
+        let pods = |known: bool| vec![PodAt { pod: web_0(), version: known.then(|| VERSION.to_string()) }];
+        let declaration = |token| Declaration { token, ..Declaration::default() };
+        match self {
+            Self::Verify => Effect::Verify(web_0()),
+            Self::Declare => Effect::Declare { previous: declaration(TOKEN - 1), next: declaration(TOKEN) },
+            Self::Strip { known } => Effect::Strip { token: TOKEN, pods: pods(known) },
+            Self::Stamp { known } => Effect::Stamp { token: TOKEN, pods: pods(known) },
+            Self::Promote => Effect::Promote { token: TOKEN, pod: web_0(), version: VERSION.to_string() },
+            Self::Recheck => Effect::Recheck(web_0()),
+        }
+    }
+}
+
+/// The pod of all cases.
+pub fn web_0() -> PodRef {
+    PodRef { name: "web-0".to_owned(), uid: "p1".to_owned() }
 }
 
 /// The term that is carried out.

@@ -8,31 +8,18 @@ use leadergroup::{
 };
 
 use crate::{
-    calls::{Answered, Asked, CASES, Doing, TOKEN, VERSION},
     server::{Answer, Call, GroupObject, Pod},
     task::{End, Job, Next, Request, Response, Task},
 };
+use calls::{Answered, Asked, CASES, TOKEN, VERSION, web_0};
+
+#[path = "calls.rs"]
+mod calls;
 
 const GROUP: u32 = 1;
 
-fn web_0() -> PodRef {
-    PodRef { name: "web-0".to_owned(), uid: "p1".to_owned() }
-}
-
 fn declaration(token: i64) -> Declaration {
     Declaration { token, ..Declaration::default() }
-}
-
-fn effect(doing: Doing) -> Effect {
-    let pods = |known: bool| vec![PodAt { pod: web_0(), version: known.then(|| VERSION.to_string()) }];
-    match doing {
-        Doing::Verify => Effect::Verify(web_0()),
-        Doing::Declare => Effect::Declare { previous: declaration(TOKEN - 1), next: declaration(TOKEN) },
-        Doing::Strip { known } => Effect::Strip { token: TOKEN, pods: pods(known) },
-        Doing::Stamp { known } => Effect::Stamp { token: TOKEN, pods: pods(known) },
-        Doing::Promote => Effect::Promote { token: TOKEN, pod: web_0(), version: VERSION.to_string() },
-        Doing::Recheck => Effect::Recheck(web_0()),
-    }
 }
 
 fn pod(version: u64, role: Role, stamp: Option<i64>) -> Pod {
@@ -99,7 +86,7 @@ fn asked(call: &Call) -> Asked {
 fn tasks_make_the_calls_of_the_executor() {
     for (doing, exchanges, expected) in CASES {
         let context = format!("{doing:?} {exchanges:?}");
-        let mut task = Task::new(GROUP, None, Job::Effect(1, effect(*doing)), 0);
+        let mut task = Task::new(GROUP, None, Job::Effect(1, doing.effect()), 0);
         let mut end = None;
         for (asks, answered) in *exchanges {
             assert!(end.is_none(), "{context}: it ended early, {end:?}");

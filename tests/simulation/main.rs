@@ -10,7 +10,6 @@
 #![allow(clippy::large_enum_variant, reason = "a model must be readable, and holds few of each")]
 
 mod action;
-mod calls;
 mod checks;
 mod choices;
 mod conformance;

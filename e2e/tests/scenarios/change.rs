@@ -1,4 +1,4 @@
-//! Ways to change the holder of a group, of which all pods work: what is done to the active pod, and how it is undone.
+//! Ways to change the holder of a group whose pods all work: what happens to the active pod, and how to undo it.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub(crate) enum Change {
     DeletionByForce,
     /// All processes of the pod are killed.
     Crash,
-    /// The program is killed that writes a journal, and not its agent.
+    /// The program that writes a journal is killed, but not its agent.
     CrashOfProgram,
     /// All processes of the pod stand still.
     Freeze,

@@ -8,7 +8,7 @@ use crate::{
     api::{Declaration, STAMP_ANNOTATION},
     operator::{executor::fake_api::FakeApi, object::GroupName},
 };
-use cases::{Answered, Asked, CASES, Doing, TOKEN, VERSION};
+use cases::{Answered, Asked, CASES, TOKEN, VERSION, web_0};
 
 #[path = "../../../../tests/simulation/calls.rs"]
 #[allow(unreachable_pub, reason = "the simulation has it, too")]
@@ -37,10 +37,6 @@ fn pod(uid: &str, app: &str) -> Value {
         "spec": { "containers": [{ "name": "main" }] },
         "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] },
     })
-}
-
-fn web_0() -> PodRef {
-    PodRef { name: "web-0".to_owned(), uid: "p1".to_owned() }
 }
 
 /// Carries an effect out for a replica without a session, which has no row.
@@ -159,19 +155,6 @@ fn what_a_read_says_against_a_pod_is_what_the_watch_says() {
     }
 }
 
-fn effect(doing: Doing) -> Effect {
-    let pods = |known: bool| vec![PodAt { pod: web_0(), version: known.then(|| VERSION.to_string()) }];
-    let declaration = |token| Declaration { token, ..Declaration::default() };
-    match doing {
-        Doing::Verify => Effect::Verify(web_0()),
-        Doing::Declare => Effect::Declare { previous: declaration(TOKEN - 1), next: declaration(TOKEN) },
-        Doing::Strip { known } => Effect::Strip { token: TOKEN, pods: pods(known) },
-        Doing::Stamp { known } => Effect::Stamp { token: TOKEN, pods: pods(known) },
-        Doing::Promote => Effect::Promote { token: TOKEN, pod: web_0(), version: VERSION.to_string() },
-        Doing::Recheck => Effect::Recheck(web_0()),
-    }
-}
-
 /// The answer of the API server; a number is the code of an error.
 fn answer(asked: Asked, answered: Answered) -> Option<Value> {
     let marked = |version: u64, role: Option<&str>, stamp: Option<i64>| {
@@ -223,7 +206,7 @@ async fn the_executor_makes_the_calls_of_its_model() {
         let context = format!("{doing:?} {exchanges:?}");
         let answers = exchanges.iter().map(|(asked, answered)| answer(*asked, *answered)).collect();
         let api = FakeApi::in_turn(answers);
-        let done = carry(&api, effect(*doing)).await;
+        let done = carry(&api, doing.effect()).await;
         let requests: Vec<_> = exchanges.iter().map(|(asked, _)| request(*asked)).collect();
         assert_eq!(api.asked(), requests, "{context}");
         let outcome = format!("{:?}", done.outcome);
