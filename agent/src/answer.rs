@@ -1,4 +1,4 @@
-//! The signed answer of an agent to the operator.
+//! What an agent signs: its answer to the operator, and the message that its container leaves behind.
 //!
 //! What it says stays true forever ([`Promise`]), so it may be late, and anyone who has seen it may repeat it. Only
 //! the agent that has made the key of its boot can sign for it: another program at the pod's address, or in the pod,
@@ -15,6 +15,11 @@ use crate::contract::{Boot, Promise};
 
 /// What is signed begins with this, so that no other signature of the key can be taken for an answer.
 const PURPOSE: &[u8] = b"leadergroup agent answer v1\0";
+
+/// What is signed of the message begins with this.
+const END: &[u8] = b"leadergroup agent end v1\0";
+/// The message begins with this.
+const END_WORD: &str = "boot ";
 
 /// The key pair of a boot. It is made when the agent starts, and kept in memory only.
 pub struct Keys {
@@ -78,6 +83,24 @@ impl Keys {
         let Promise { boot, floor, idle } = promise;
         Answer { boot, floor, idle, signature: BASE64_URL_SAFE_NO_PAD.encode(signature) }
     }
+
+    /// What the agent writes to the container's termination log at its start. The kubelet reports it when the container
+    /// has ended. Until then it is nowhere else, so another pod that knows the boot cannot leave this message.
+    pub fn termination_message(&self) -> String {
+        let signature = self.pair.sign(&signed_end(self.boot));
+        format!("{END_WORD}{} {}\n", self.boot, BASE64_URL_SAFE_NO_PAD.encode(signature))
+    }
+}
+
+/// The boot whose container has left this message. Only the first line that could be one is checked, because a check is
+/// expensive.
+pub fn terminated_boot(message: &str) -> Option<Boot> {
+    let (boot, signature) = message.lines().find_map(|line| line.strip_prefix(END_WORD)?.split_once(' '))?;
+    let boot: Boot = boot.parse().ok()?;
+    let signature = BASE64_URL_SAFE_NO_PAD.decode(signature).ok()?;
+    let key = UnparsedPublicKey::new(&ED25519, boot.public_key());
+    key.verify(&signed_end(boot), &signature).ok()?;
+    Some(boot)
 }
 
 impl Answer {
@@ -91,6 +114,10 @@ impl Answer {
     }
 }
 
+fn signed_end(boot: Boot) -> Vec<u8> {
+    [END, boot.public_key()].concat()
+}
+
 fn signed_text(Promise { boot, floor, idle }: Promise) -> Vec<u8> {
     [PURPOSE, boot.public_key(), &floor.to_be_bytes(), &[u8::from(idle)]].concat()
 }
@@ -98,6 +125,30 @@ fn signed_text(Promise { boot, floor, idle }: Promise) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_message_of_a_terminated_container_names_the_boot_that_has_signed_it() {
+        let [own, other] = [(); 2].map(|()| Keys::generate().expect("random numbers"));
+        let message = own.termination_message();
+        assert_eq!(terminated_boot(&message), Some(own.boot()));
+        assert_eq!(terminated_boot(&format!("last words\n{message}")), Some(own.boot()));
+        let boot = own.boot();
+        let answer = own.sign(Promise { boot, floor: 7, idle: true });
+        let others = other.termination_message();
+        let signature = others.trim_end().rsplit(' ').next().expect("a signature");
+        for forged in [
+            String::new(),
+            "boot".to_owned(),
+            format!("boot {boot}"),
+            format!("boot {boot} "),
+            format!("boot {boot} x"),
+            format!("boot {boot} {signature}"),
+            format!("boot {boot} {}", answer.signature),
+            format!("reboot {}", message.trim_start_matches("boot ")),
+        ] {
+            assert_eq!(terminated_boot(&forged), None, "{forged}");
+        }
+    }
 
     #[test]
     fn only_the_agent_that_made_the_key_can_answer_for_its_boot() {

@@ -82,18 +82,6 @@ impl From<Boot> for String {
     }
 }
 
-/// What an agent writes to the container's termination log at its start. It becomes the message of the container's end.
-pub fn termination_message(boot: Boot) -> String {
-    format!("{TERMINATION_WORD} {boot}\n")
-}
-
-/// The boot that the message of a terminated container names.
-pub fn terminated_boot(message: &str) -> Option<Boot> {
-    message.lines().find_map(|line| line.strip_prefix(TERMINATION_WORD)?.trim().parse().ok())
-}
-
-const TERMINATION_WORD: &str = "boot";
-
 /// The program of a term: which agent may run it, and for how long after a read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -272,17 +260,6 @@ mod tests {
         assert_eq!(serde_json::from_str::<Boot>(&json).expect("a boot"), boot);
         for wrong in ["", "AAAA", &"A".repeat(44), &"!".repeat(43)] {
             assert_eq!(wrong.parse::<Boot>(), Err(NotABoot), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn the_message_of_a_terminated_container_names_the_boot_that_it_was_given_at_the_start() {
-        let boot = Boot::new([7; 32]);
-        let message = termination_message(boot);
-        assert_eq!(terminated_boot(&message), Some(boot));
-        assert_eq!(terminated_boot(&format!("last words\n{message}")), Some(boot));
-        for other in ["", "boot", "boot x", "reboot 1"] {
-            assert_eq!(terminated_boot(other), None, "{other}");
         }
     }
 

@@ -18,7 +18,6 @@ use rustix::{
 
 use crate::{
     answer::{Keys, NoKeys},
-    contract::termination_message,
     log::{self, say},
     machine::{Effect, Event, Machine, Settings},
     messages::{Counts, State, ToNetwork, ToSupervisor},
@@ -117,7 +116,7 @@ pub fn run(supervised: Supervised) -> Result<u8, SupervisorError> {
     // after that.
     let _ = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE);
     let path = &supervised.termination_log;
-    let written = fs::write(path, termination_message(keys.boot()));
+    let written = fs::write(path, keys.termination_message());
     written.map_err(|source| SupervisorError::TerminationLog { path: path.clone(), source })?;
     say(&format!("this start is {}; waiting for the authority to run the program", keys.boot()));
     let supervisor = Supervisor {

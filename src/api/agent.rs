@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-pub use leadergroup_agent::contract::{
-    Boot, Former, FormerRun, LONGEST_LEASE, Promise, Run, terminated_boot,
-};
+pub use leadergroup_agent::answer::terminated_boot;
+pub use leadergroup_agent::contract::{Boot, Former, FormerRun, LONGEST_LEASE, Promise, Run};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -4,11 +4,12 @@ use std::{net::IpAddr, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use leadergroup::{
-    api::{Boot, LeaderGroupSpec, ProbeScheme, Stamp},
+    api::{LeaderGroupSpec, ProbeScheme, Stamp},
     health::{
         ContainerProblem, PodFacts, PodPhase, ProbeKind, ProbeRefusal, Readiness, ResolvedProbe, Restarts,
     },
 };
+use leadergroup_agent::answer::Keys;
 use serde_json::{Value, json};
 
 fn spec(health: Value) -> LeaderGroupSpec {
@@ -98,19 +99,24 @@ fn a_working_pod_is_read_whole() {
 
 #[test]
 fn a_terminated_container_names_the_start_of_the_agent_that_has_ended() {
-    let boots = [[1; 32], [2; 32], [3; 32], [4; 32]].map(Boot::new);
-    let ended = |boot| json!({ "terminated": { "exitCode": 1, "message": format!("boot {boot}\n") } });
+    let keys = [1, 2, 3, 4].map(|seed| Keys::from_seed(&[seed; 32]).unwrap());
+    let ended =
+        |keys: &Keys| json!({ "terminated": { "exitCode": 1, "message": keys.termination_message() } });
     let container = |name: &str, state: Value, last: Value| {
         json!({ "name": name, "image": "", "imageID": "", "ready": true, "restartCount": 1,
             "state": state, "lastState": last })
     };
     let mut pod = pod();
     pod["status"]["containerStatuses"] = json!([
-        container("web", ended(boots[0]), ended(boots[1])),
-        container("proxy", ended(boots[2]), json!({ "terminated": { "exitCode": 0 } })),
+        container("web", ended(&keys[0]), ended(&keys[1])),
+        container("proxy", ended(&keys[2]), json!({ "terminated": { "exitCode": 0 } })),
     ]);
-    pod["status"]["initContainerStatuses"] = json!([container("agent", ended(boots[3]), json!({}))]);
-    assert_eq!(read(pod, json!({})).ended_agents, boots[..2], "not of other containers");
+    pod["status"]["initContainerStatuses"] = json!([container("agent", ended(&keys[3]), json!({}))]);
+    assert_eq!(
+        read(pod, json!({})).ended_agents,
+        [keys[0].boot(), keys[1].boot()],
+        "not of other containers"
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod evidence;
 mod facts;
 mod flooding;
+mod forged;
 mod grpc;
 mod hold;
 mod hostile;

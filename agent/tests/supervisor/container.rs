@@ -11,7 +11,7 @@ use std::{
     time::SystemTime,
 };
 
-use leadergroup_agent::answer::Answer;
+use leadergroup_agent::answer::{Answer, terminated_boot};
 use rustix::process::geteuid;
 use tempfile::TempDir;
 
@@ -107,7 +107,7 @@ impl Container {
         let mut boot = None;
         eventually("the boot", || {
             let text = self.read("termination-log").unwrap_or_default();
-            boot = text.strip_prefix("boot ").and_then(|text| text.strip_suffix('\n')).map(str::to_owned);
+            boot = terminated_boot(&text).map(|boot| boot.to_string());
             boot.is_some()
         });
         boot.unwrap()

@@ -74,9 +74,10 @@ impl Case {
 
     /// Answers the read of a declaration that seems to leave its holder without a program, if it is read.
     fn reads_again(&mut self) {
-        if self.effect() == Effect::Read {
-            let declared = Some(self.group.world().declared.clone());
-            self.answer(Outcome::Read { row: Some(row(5, Some("a"), true)), declared });
+        if matches!(self.asked.as_slice(), [(_, Effect::Read)]) {
+            let declared = self.group.world().declared.clone();
+            let row = row(declared.token, Some("a"), true);
+            self.answer(Outcome::Read { row: Some(row), declared: Some(declared) });
         }
     }
 
@@ -332,6 +333,65 @@ fn without_agents_the_next_term_has_no_program_and_carries_the_former_one_on() {
     case.reads_again();
     let next = case.declared();
     assert_eq!((next.run, next.former), (None, Some(FormerRun::from(&cleared(5, "a")))));
+}
+
+/// A user turns the agents on before the pods have any.
+#[test]
+fn an_active_pod_without_an_agent_keeps_its_role_until_one_with_an_agent_can_follow() {
+    let mut world = supervised();
+    world.declared.run = None;
+    for member in &mut world.members {
+        member.agent = None;
+    }
+    let mut case = Case::stable(world.clone());
+    assert!(case.asked.is_empty(), "{:?}", case.asked);
+    // Nothing listens on the agents' port.
+    for member in &mut world.members {
+        member.verdict = Verdict::Failing(Reason::ProbeRefused);
+    }
+    case.world(world.clone());
+    case.reads_again();
+    assert!(case.asked.is_empty(), "nobody can follow: {:?}", case.asked);
+    // A pod of the rollout, with an agent.
+    (world.members[1].verdict, world.members[1].agent) = (Verdict::Eligible, Some(says("b", 0, true)));
+    case.world(world);
+    case.reads_again();
+    assert_eq!(case.grant().holder, pod("b"));
+    let next = case.declared();
+    assert_eq!((run_of(&next), next.former), (Run::uncleared(6, boot("b"), LEASE), None));
+}
+
+#[test]
+fn when_agents_are_turned_off_and_on_again_the_program_of_before_counts_as_the_former_one() {
+    let off = |run: Option<Run>| {
+        let mut world = supervised();
+        world.policy.agent = None;
+        world.declared.run = run;
+        world
+    };
+    let mut case = Case::stable(off(Some(cleared(5, "a"))));
+    case.reads_again();
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("a"), Reason::ProgramEnded));
+    let without = case.declared();
+    assert_eq!((&without.run, &without.former), (&None, &Some(FormerRun::from(&cleared(5, "a")))));
+
+    // On again, in another replica. The agent of a has not said that its program is over.
+    for (agent, is_over) in
+        [(says("a", 5, false), false), (says("a", 6, false), false), (says("a", 6, true), true)]
+    {
+        let mut world = supervised();
+        world.declared = Declaration { holder: Some(pod("a")), ..without.clone() };
+        for member in &mut world.members {
+            member.stamp = Some(6);
+        }
+        world.members[0].agent = Some(agent);
+        let mut case = Case::new(world, row(6, Some("a"), true));
+        case.reads_again();
+        assert_eq!(case.grant().holder, pod("a"));
+        case.answer(Outcome::Granted { token: 7 });
+        let next = case.next();
+        assert_eq!((run_of(&next).cleared, next.former.is_none()), (is_over, is_over), "{agent:?}");
+    }
 }
 
 #[test]

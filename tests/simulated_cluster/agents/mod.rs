@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use leadergroup_agent::{
     answer::Keys,
-    contract::{Boot, Promise, termination_message},
+    contract::{Boot, Promise},
     machine::{Effect, Event, Machine, Settings},
     messages::State,
     network::{LastRead, Readiness, judge},
@@ -262,6 +262,6 @@ impl Agent {
         if let Some(program) = self.program.take() {
             ledger.ended(program.id);
         }
-        Ended { message: termination_message(self.boot()) }
+        Ended { message: self.keys.termination_message() }
     }
 }

@@ -1,6 +1,9 @@
 //! Probes, node leases, and the lock.
 
+use leadergroup_agent::answer::Keys;
+
 use super::*;
+use crate::api::Promise;
 
 #[test]
 fn a_probe_is_looked_at_only_if_it_changes_the_verdict() {
@@ -414,4 +417,32 @@ fn the_pod_that_is_reached_first_when_the_network_is_back_does_not_replace_the_h
         case.probe("b", ProbeOutcome::Success);
     }
     assert_eq!(case.seen("web")[0], ("a".into(), Verdict::Silent), "it is silent all the same");
+}
+
+/// It passes requests on to another pod's agent, and its answers back.
+#[test]
+fn a_pod_that_answers_with_the_words_of_another_one_s_agent_cannot_say_that_it_has_ended() {
+    let keys = Keys::from_seed(&[1; 32]).expect("any seed makes a key");
+    let ended = |case: &mut Case, message: &str| {
+        for uid in ["a", "b"] {
+            let step = ProbeStep::Promised(Promise { boot: keys.boot(), floor: 1, idle: false });
+            let event = ProbeEvent { uid: uid.into(), seq: 1, sent_at: case.now, step };
+            case.apply(Event::Probe(event));
+        }
+        let mut pod = case.manifest("b", "web", &json!({}));
+        let end = json!([{
+            "name": "main", "image": "", "imageID": "", "ready": false, "restartCount": 1,
+            "state": { "terminated": { "exitCode": 0, "message": message } },
+        }]);
+        pod.status.as_mut().expect("a status").container_statuses =
+            serde_json::from_value(end).expect("statuses");
+        case.apply(Event::Pod(None, watcher::Event::Apply(pod)));
+        let world = case.index.world(&name("web"), Some("a"), case.now).expect("the group");
+        world.members.into_iter().flat_map(|member| member.ended).collect::<Vec<_>>()
+    };
+    let boot = keys.boot();
+    for said in [format!("boot {boot}\n"), format!("boot {boot} {}\n", "A".repeat(86)), String::new()] {
+        assert_eq!(ended(&mut Case::web(), &said), [], "{said}: anybody can write it");
+    }
+    assert_eq!(ended(&mut Case::web(), &keys.termination_message()), [boot], "the kubelet has shown it");
 }
