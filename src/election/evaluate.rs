@@ -71,9 +71,16 @@ impl Group {
     }
 
     fn elect_first(&mut self, now: Duration, effects: &mut Effects) -> Phase {
-        if let Some(holder) = self.successor(None).filter(|_| !self.world.policy.paused) {
-            let reason = Reason::FirstHolder;
-            return self.begin(Change { holder, reason, from: None, began: now }, effects);
+        if !self.world.policy.paused {
+            // A row that lost commits says nothing against the pod that was the holder before.
+            let declared = self.known.declared.holder.clone().filter(|_| self.known.is_behind());
+            if let Some(holder) = declared.filter(|holder| self.is_fit(holder)) {
+                return self.keep_after_lost_commits(holder, now, effects);
+            }
+            if let Some(holder) = self.successor(None) {
+                let reason = Reason::FirstHolder;
+                return self.begin(Change { holder, reason, from: None, began: now }, effects);
+            }
         }
         self.stamp_standbys("", now, effects);
         Phase::Stable

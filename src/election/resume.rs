@@ -93,17 +93,26 @@ impl Group {
         let working = |member: &&Member| member.verdict == Verdict::Eligible;
         let active = declared.or_else(|| self.strays("").find(working).map(|member| member.pod.clone()));
         match active.filter(|_| !self.world.deleting) {
-            Some(_) if now < self.pacing.regains => {
-                self.wake_at(self.pacing.regains);
-                Phase::BackingOff { until: self.pacing.regains }
-            }
-            Some(holder) => {
-                self.pacing.regains = now + REGAIN_INTERVAL;
-                let from = Some(holder.clone());
-                self.begin(Change { holder, reason: Reason::LostCommits, from, began: now }, effects)
-            }
+            Some(holder) => self.keep_after_lost_commits(holder, now, effects),
             None => Phase::Stable,
         }
+    }
+
+    /// The holder that keeps its role gets a term of its own. Two replicas that use different databases would outbid
+    /// each other endlessly without a pause.
+    pub(super) fn keep_after_lost_commits(
+        &mut self,
+        holder: PodRef,
+        now: Duration,
+        effects: &mut Effects,
+    ) -> Phase {
+        if now < self.pacing.regains {
+            self.wake_at(self.pacing.regains);
+            return Phase::BackingOff { until: self.pacing.regains };
+        }
+        self.pacing.regains = now + REGAIN_INTERVAL;
+        let from = Some(holder.clone());
+        self.begin(Change { holder, reason: Reason::LostCommits, from, began: now }, effects)
     }
 
     pub(super) fn declared_holder_is_labelled(&self) -> bool {

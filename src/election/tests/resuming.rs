@@ -198,6 +198,29 @@ fn after_lost_commits_an_active_pod_that_the_watch_has_not_shown_keeps_the_role(
     assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), Reason::FirstHolder));
 }
 
+/// Somebody removed its label before the database lost commits.
+#[test]
+fn after_lost_commits_the_declared_holder_keeps_the_role_without_its_label_if_it_works() {
+    let elected = |change: &dyn Fn(&mut World)| {
+        let mut world = settled();
+        world.members[0].role = Role::None;
+        // Another pod would be elected.
+        world.members[1].priority = 1;
+        change(&mut world);
+        let mut case = Case::new(world, Row::default());
+        case.answer(Outcome::Verified(None));
+        case
+    };
+    let grant = elected(&|_| {}).grant();
+    assert_eq!((grant.holder, grant.reason), (pod("a"), Reason::LostCommits));
+    for verdict in [Verdict::Silent, Verdict::Unknown, Verdict::Failing(Reason::ProbeRefused)] {
+        let grant = elected(&|world| world.members[0].verdict = verdict).grant();
+        assert_eq!((grant.holder, grant.reason), (pod("b"), Reason::FirstHolder), "{verdict:?}");
+    }
+    let paused = elected(&|world| world.policy.paused = true);
+    assert!(matches!(paused.effect(), Effect::Stamp { .. }), "it is a standby");
+}
+
 /// The declared term, which the row has lost, was not carried out: the pod of the term before is still labelled.
 #[test]
 fn after_lost_commits_the_pod_that_is_labelled_keeps_the_role_if_it_works() {

@@ -65,12 +65,12 @@ pub fn lose_node(run: &mut Simulation, _: &'static str) -> Begun {
 /// A user turns the agents of a group off, and on again.
 pub fn turn_off(run: &mut Simulation, _: &'static str) -> Begun {
     let Some(group) = any_group(run) else { return Begun::Nothing };
-    lasts(run.cluster.set_agents(&group, None), Undo::Agents(group))
+    lasts(run.cluster.set_agents(&group, None), Undo::AgentsOff(group))
 }
 
 /// A user sets another lease, which counts from the next term on.
 pub fn change_lease(run: &mut Simulation, _: &'static str) -> Begun {
     let Some(group) = any_group(run) else { return Begun::Nothing };
     let lease = ["2s", "6s"][run.random.below(2)];
-    lasts(run.cluster.set_agents(&group, Some(lease)), Undo::Agents(group))
+    lasts(run.cluster.set_agents(&group, Some(lease)), Undo::Lease(group))
 }

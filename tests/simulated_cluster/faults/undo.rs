@@ -58,8 +58,10 @@ pub enum Undo {
     RolledOut(String, &'static str),
     Scaled(String, &'static str),
     Ttl(String),
-    /// The agents of a group are as at first.
-    Agents(String),
+    /// The agents of a group are turned on again.
+    AgentsOff(String),
+    /// The lease of a group's agents is as at first.
+    Lease(String),
     /// Nothing but a look: the operator corrects it.
     Corrected(Edited),
     /// The same.
@@ -87,7 +89,8 @@ impl Undo {
                 | Self::Cordon(_)
                 | Self::Paused(_)
                 | Self::Ttl(_)
-                | Self::Agents(_)
+                | Self::AgentsOff(_)
+                | Self::Lease(_)
         )
     }
 
@@ -115,6 +118,8 @@ impl Undo {
                 (there, ENDED_PROGRAM)
             }
             Self::Server | Self::Storm => (supervised(run), ENDED_PROGRAM),
+            // No program of such a group may run. Its agents say that they are not ready.
+            Self::AgentsOff(group) => (run.cluster.of_group(group), ENDED_PROGRAM),
             Self::Link(one, other) => {
                 ([run.cluster.on_node(one), run.cluster.on_node(other)].concat(), &["Silent"])
             }
@@ -139,6 +144,11 @@ pub fn undo(run: &mut Simulation, what: Undo, at: Duration, recorded: Range<usiz
             let pods = run.cluster.of_group(group);
             run.fault_since(recorded.start, pods, at);
             run.fault_is_over(recorded, at);
+        }
+        // It counts against pods that came after it, too.
+        Undo::AgentsOff(group) => {
+            run.fault_since(recorded.start, run.cluster.of_group(group), run.now);
+            run.fault_is_over(recorded, run.now);
         }
         Undo::Cordon(_) => run.fault_is_over(recorded, run.now + UNSEEN),
         _ => run.fault_is_over(recorded, run.now),
@@ -187,7 +197,7 @@ fn end(run: &mut Simulation, what: Undo) {
         Undo::Ttl(group) => {
             run.cluster.set_ttl(&group, "5s");
         }
-        Undo::Agents(group) => {
+        Undo::AgentsOff(group) | Undo::Lease(group) => {
             run.cluster.set_agents_back(&group);
         }
         Undo::Hooks => run.api.hooks().clear(),
