@@ -16,6 +16,7 @@ use kube::{
 };
 use leadergroup::api::{HoldConnection, ROLE_LABEL};
 use leadergroup_e2e::{
+    client::Client,
     moment::Moment,
     scenario::{Scenario, Stage, Workload, eventually, is_ready},
 };
@@ -34,12 +35,14 @@ pub(crate) const RIVALS_LABEL: &str = "example.com/role";
 /// Time for pods to start and for a lock to expire, on a busy machine.
 const SETTLED: Duration = Duration::from_mins(3);
 const APP: &str = "app";
+/// How long clients keep their connections: longer than any round.
+const KEPT: Duration = Duration::from_hours(1);
 
 /// Who decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// LeaderGroup.
-    Ours { managed: bool, ttl: &'static str, retry_interval: &'static str },
+    /// LeaderGroup. If its clients keep their connections, a pod that was active is deleted, so that they end.
+    Ours { managed: bool, ttl: &'static str, retry_interval: &'static str, kept: bool },
     /// A Deployment with one replica, which is replaced.
     Kubernetes,
     /// Leader election with client-go, with arguments.
@@ -49,14 +52,23 @@ pub(crate) enum Kind {
 }
 
 /// A candidate to set up: the name in the table, the namespace, and who decides.
-pub(crate) const CANDIDATES: [(&str, &str, Kind); 8] = [
-    ("managed endpoints", "managed", Kind::Ours { managed: true, ttl: "5s", retry_interval: "1s" }),
-    ("managed, ttl 1 s", "managed-1s", Kind::Ours { managed: true, ttl: "1s", retry_interval: "200ms" }),
-    ("by selector", "selector", Kind::Ours { managed: false, ttl: "5s", retry_interval: "1s" }),
+pub(crate) const CANDIDATES: [(&str, &str, Kind); 9] = [
+    (
+        "managed endpoints",
+        "managed",
+        Kind::Ours { managed: true, ttl: "5s", retry_interval: "1s", kept: false },
+    ),
+    (
+        "managed, ttl 1 s",
+        "managed-1s",
+        Kind::Ours { managed: true, ttl: "1s", retry_interval: "200ms", kept: false },
+    ),
+    ("kept connections", "kept", Kind::Ours { managed: true, ttl: "5s", retry_interval: "1s", kept: true }),
+    ("by selector", "selector", Kind::Ours { managed: false, ttl: "5s", retry_interval: "1s", kept: false }),
     (
         "by selector, ttl 1 s",
         "selector-1s",
-        Kind::Ours { managed: false, ttl: "1s", retry_interval: "200ms" },
+        Kind::Ours { managed: false, ttl: "1s", retry_interval: "200ms", kept: false },
     ),
     ("Kubernetes alone", "kubernetes", Kind::Kubernetes),
     ("client-go", "client-go", Kind::ClientGo(&[])),
@@ -97,8 +109,15 @@ impl Candidate {
             role_label: RIVALS_LABEL,
             ..Workload::default()
         };
-        if let Kind::Ours { managed, ttl, retry_interval } = kind {
-            workload = Workload { managed, ttl, retry_interval, role_label: ROLE_LABEL, ..workload };
+        if let Kind::Ours { managed, ttl, retry_interval, kept } = kind {
+            workload = Workload {
+                managed,
+                ttl,
+                retry_interval,
+                role_label: ROLE_LABEL,
+                deletes_demoted: kept,
+                ..workload
+            };
         }
         workload.deployment = Some(Box::new(deployment(stage, kind, &workload)?));
         let create = PostParams::default();
@@ -160,6 +179,14 @@ impl Candidate {
         scenario.deployments().create(&create, &scenario.workload.deployment()?).await?;
         scenario.services().create(&create, &service).await?;
         Ok(())
+    }
+
+    /// Starts a client on a node.
+    pub(crate) async fn call_from(&self, node: &str) -> Result<Client> {
+        match self.kind {
+            Kind::Ours { kept: true, .. } => self.scenario.call_keeping(node, KEPT).await,
+            _ => self.scenario.call_from(node).await,
+        }
     }
 
     pub(crate) fn is_ours(&self) -> bool {

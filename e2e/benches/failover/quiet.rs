@@ -31,7 +31,7 @@ const GROUPS: [(&str, &str, Kind); 6] = [
 ];
 
 const fn of(ttl: &'static str, retry_interval: &'static str) -> Kind {
-    Kind::Ours { managed: false, ttl, retry_interval }
+    Kind::Ours { managed: false, ttl, retry_interval, kept: false }
 }
 
 /// Counts the changes of holder in this time. Each is a false failover.

@@ -65,7 +65,7 @@ impl<'a> Round<'a> {
         // The kernel still tracks connections of earlier rounds, and some of them lead to pods that hung.
         let service = candidate.scenario.service_address().await?.parse()?;
         candidate.scenario.stage.own()?.forget_connections(&node, service).await?;
-        let client = candidate.scenario.call_from(&node).await?;
+        let client = candidate.call_from(&node).await?;
         client
             .until("answers", STARTED, |calls| calls.latest(BEFORE).answered_by(&serving.pod) == BEFORE)
             .await?;

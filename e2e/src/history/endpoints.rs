@@ -10,8 +10,8 @@ use super::{Change, History, Object, ObjectId, SliceView};
 use crate::moment::Moment;
 
 /// For how long a pod that is no longer active may be written to a slice: longer than the operator lets a slice list it
-/// while it changes the holder (2 s), and than a write of the former term may be late.
-const CHANGE_IS_OVER: Duration = Duration::from_secs(10);
+/// while it changes the holder (2 s), and than a write of the former term may be late: a webhook lets it wait for 10 s.
+const CHANGE_IS_OVER: Duration = Duration::from_secs(15);
 
 /// Active pods by the group's UID, the token, and the pod's UID, and when they ceased to be active under it.
 type Actives = BTreeMap<(String, i64, String), Option<Moment>>;

@@ -417,7 +417,7 @@ fn a_slice_that_the_operator_writes_does_not_go_on_listing_a_pod_that_was_once_a
         } else {
             late.pod("a", Some("standby"), Some("g/2"));
         }
-        pass(&mut late, 10);
+        pass(&mut late, 15);
         // A write that takes it out of use may be late: the API server was away, for example.
         late.managed_slice_with("IPv4", 1, &["a"], &json!({ "ready": false, "serving": false }));
         assert_eq!(late.violated(), [], "gone: {gone}");

@@ -306,17 +306,30 @@ impl Scenario {
 
     /// Starts to call the Service from a node (on an existing cluster: from a pod on any node).
     pub async fn call_from(&self, node: &str) -> Result<Client> {
-        let address = self.service_address().await?;
-        let target = format!("{address}:{PORT}");
-        if let Some(cluster) = self.stage.provider.faults() {
-            let program = self.stage.program.to_str().context("the program's path is no text")?;
-            let mut command = cluster.command_on(node, program);
-            command.args(["call", &target]);
-            Client::spawn(&format!("{} on {node}", self.name), command)
+        let target = self.target().await?;
+        if self.stage.provider.faults().is_some() {
+            self.call(node, &["call", &target])
         } else {
             let name = format!("client-{node}");
             Client::in_pod(self.stage.kube.clone(), &self.namespace, &name, IMAGE, target.parse()?).await
         }
+    }
+
+    /// The same, with connections that are kept for so long. Needs a cluster of its own.
+    pub async fn call_keeping(&self, node: &str, kept: Duration) -> Result<Client> {
+        let target = self.target().await?;
+        self.call(node, &["call", &target, "--keep-alive-ms", &kept.as_millis().to_string()])
+    }
+
+    async fn target(&self) -> Result<String> {
+        Ok(format!("{}:{PORT}", self.service_address().await?))
+    }
+
+    fn call(&self, node: &str, args: &[&str]) -> Result<Client> {
+        let program = self.stage.program.to_str().context("the program's path is no text")?;
+        let mut command = self.stage.own()?.command_on(node, program);
+        command.args(args);
+        Client::spawn(&format!("{} on {node}", self.name), command)
     }
 
     /// A node other than this one, to call from; on an existing cluster any node.
