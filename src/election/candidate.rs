@@ -102,10 +102,11 @@ impl Group {
 
     /// Whether the holder works. A holder that is already active needs no fresh evidence, as in a stable group: the
     /// lack of evidence may be our fault. Neither does one whose program may start: its pod is not ready until the
-    /// program is.
+    /// program is. But a pod that another group selects as well gets no label for that.
     pub(super) fn works(&self, holder: &PodRef) -> bool {
         self.member(&holder.uid).is_some_and(|member| {
-            let was_chosen = member.role == Role::Active || self.may_run(holder);
+            let may_start = self.may_run(holder) && member.verdict != Verdict::Contested;
+            let was_chosen = member.role == Role::Active || may_start;
             (member.verdict == Verdict::Eligible && !self.is_far_ahead(member))
                 || (was_chosen && self.case_against(holder).is_none())
         })

@@ -74,7 +74,8 @@ impl Group {
         if !self.world.policy.paused {
             // A row that lost commits says nothing against the pod that was the holder before.
             let declared = self.known.declared.holder.clone().filter(|_| self.known.is_behind());
-            if let Some(holder) = declared.filter(|holder| self.is_fit(holder)) {
+            let is_good = |holder: &PodRef| self.is_proven(&holder.uid) && self.is_fit(holder);
+            if let Some(holder) = declared.filter(is_good) {
                 return self.keep_after_lost_commits(holder, now, effects);
             }
             if let Some(holder) = self.successor(None) {

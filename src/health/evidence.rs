@@ -145,6 +145,11 @@ impl PodEvidence {
             && (cut_off || self.probes.unheard_since().is_some_and(over))
     }
 
+    /// Whether this replica's last probe was not answered.
+    pub fn is_unheard(&self) -> bool {
+        self.probes.unheard_since().is_some()
+    }
+
     /// Whether other replicas are to be asked now whether they hear the pod: half of the ttl before it counts as
     /// silent, and again whenever as much time has passed. An answer counts until the answer to the next question.
     pub fn asks_others(&mut self, now: Duration) -> bool {

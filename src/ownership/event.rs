@@ -86,6 +86,8 @@ pub struct Inside<'a> {
     pub has_holder: bool,
     /// Whether the holder is active, and there is no evidence against it.
     pub works: bool,
+    /// The holder has not answered this replica's last probe. Its silence would count anew with another owner.
+    pub unheard: bool,
     /// Since when the holder and its term are the same.
     pub held_since: Duration,
     /// Its status says all that this replica knows. Another one cannot report what this one has seen.

@@ -362,7 +362,7 @@ impl Group {
         // By one ttl after a change of holder the other replicas have seen it, and what failed. One that was lost
         // together with the former holder is no longer taken for a living one.
         let may_move = seen.reported
-            && (seen.works || !seen.has_holder)
+            && ((seen.works && !seen.unheard) || !seen.has_holder)
             && now >= seen.held_since + replica.ttl
             && over(self.moved_at.max(self.returned_at), MOVED_PAUSE);
         let falls_to_other =

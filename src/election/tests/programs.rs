@@ -362,6 +362,18 @@ fn an_active_pod_without_an_agent_keeps_its_role_until_one_with_an_agent_can_fol
 }
 
 #[test]
+fn a_holder_without_its_label_that_another_group_selects_too_is_not_labelled_again_although_its_program_may_run()
+ {
+    let mut world = supervised();
+    (world.members[0].role, world.members[0].verdict) = (Role::None, Verdict::Contested);
+    let mut case = Case::new(world, row(5, Some("a"), true));
+    case.reads_again();
+    assert_eq!(case.effect(), Effect::Verify(pod("a")));
+    case.answer(Outcome::Verified(None));
+    assert_ne!(case.grant().holder, pod("a"));
+}
+
+#[test]
 fn when_agents_are_turned_off_and_on_again_the_program_of_before_counts_as_the_former_one() {
     let off = |run: Option<Run>| {
         let mut world = supervised();

@@ -313,6 +313,7 @@ fn inside<'a>(group: &Group, key: &'a Key, index: &'a Index, room: Room, now: Du
         holder_node: index.holder_node(name),
         has_holder: election.holder().is_some(),
         works: election.has_healthy_active(),
+        unheard: index.does_not_hear_holder(name),
         held_since: group.held_since,
         reported: group.is_reported(),
         unreportable: group.report.trouble.is_some(),

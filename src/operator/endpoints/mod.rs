@@ -149,13 +149,17 @@ impl Seen<'_> {
                 let name = slice_name(service, family);
                 let seen = self.slices.iter().find(|slice| slice.name_any() == name).copied();
                 kept.insert(name.clone());
+                let stamped = seen.and_then(stamp_of).filter(|stamp| stamp.group == group.uid);
+                let stamped = stamped.map(|stamp| stamp.token);
                 let stays = |keeps: &dyn Fn(&Pod) -> bool| {
-                    let stamp = stamp_of(seen?).filter(|stamp| stamp.group == group.uid)?;
-                    Some((stamp.token, routed_to(seen?).and_then(|it| pod(&it.uid)).filter(|pod| keeps(pod))))
+                    Some((stamped?, routed_to(seen?).and_then(|it| pod(&it.uid)).filter(|pod| keeps(pod))))
                 };
                 let target = match route {
                     Route::To(_, token) => Some((*token, active.clone())),
-                    Route::Nowhere(token) => Some((*token, None)),
+                    // If somebody removed the declaration, the slice knows a later term. A write of that one is late.
+                    Route::Nowhere(token) => {
+                        Some((stamped.map_or(*token, |stamped| stamped.max(*token)), None))
+                    }
                     Route::AsBefore => stays(&|_| true),
                     Route::WhileActive => stays(&|pod| group.marks.role(pod) == Role::Active),
                 };
@@ -379,6 +383,9 @@ mod tests {
         );
         let emptied = ["front-leadergroup-ipv4 Some(8) None"];
         assert_eq!(plan("Managed", &[&front], &[&there], &Route::Nowhere(8)).0, emptied);
+        // Somebody has removed the declaration.
+        let emptied = ["front-leadergroup-ipv4 Some(7) None"];
+        assert_eq!(plan("Managed", &[&front], &[&there], &Route::Nowhere(0)).0, emptied);
     }
 
     #[test]

@@ -215,6 +215,13 @@ impl Index {
         holder.is_some_and(|pod| pod.hindrance().is_some() || self.reach.cuts_off(pod.node(), now))
     }
 
+    /// Whether the declared holder has not answered this replica's last probe.
+    pub(super) fn does_not_hear_holder(&self, name: &GroupName) -> bool {
+        let Some(group) = self.groups.get(name) else { return false };
+        let holder = group.declared_holder().and_then(|uid| group.pods.get(uid));
+        holder.is_some_and(|pod| pod.is_unheard())
+    }
+
     /// Whether another replica may hear a pod that this one does not hear, and that could be active: not the declared
     /// holder, and none that another group selects, too.
     pub(super) fn misses_candidates(&self, name: &GroupName, now: Duration) -> bool {

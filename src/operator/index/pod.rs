@@ -27,7 +27,7 @@ pub(super) struct TrackedPod {
     /// The last probe that its agent has answered.
     promised_by: u64,
     /// The last starts of its agent that have answered. Only of these the kubelet's word is taken that they have ended:
-    /// any container may leave a message that names the agent of another pod.
+    /// a program can hand the message that its agent has signed to another pod.
     answered: Vec<Boot>,
 }
 
@@ -126,6 +126,11 @@ impl TrackedPod {
     pub(super) fn is_missed(&self, cut_off: bool, now: Duration) -> bool {
         let unheard = matches!(self.member.verdict, Verdict::Unknown | Verdict::Silent);
         unheard && self.facts.target().is_some() && self.evidence.is_missed(cut_off, now)
+    }
+
+    /// Whether it has not answered this replica's last probe.
+    pub(super) fn is_unheard(&self) -> bool {
+        self.evidence.is_unheard()
     }
 
     /// When the verdict may change although nothing happens.

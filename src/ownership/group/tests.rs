@@ -97,6 +97,7 @@ fn at_rest(key: &Key) -> Inside<'_> {
         heard_elsewhere: false,
         blind: false,
         works: true,
+        unheard: false,
         misses_candidates: false,
         room,
     }
@@ -192,6 +193,18 @@ fn the_giver_takes_a_group_back_that_nobody_claims_and_keeps_it_for_minutes() {
     claims(&mut group, false, &of_giver, s(408));
     let by = answered(&mut group, Claimed::By { session: chosen }, &of_giver, s(408));
     assert_eq!((by, group.owner()), (Some(Effect::Taken), Owner::Other(chosen)));
+}
+
+/// The next owner would count the silence anew, and the group would wait longer for another holder.
+#[test]
+fn a_group_whose_holder_has_just_not_answered_is_not_moved_to_the_replica_that_it_falls_to() {
+    let living = [SessionId::new(), SessionId::new()];
+    let (chosen, others) = chosen(&living);
+    let (of_giver, key) = (sessions(&[others[0], chosen]), key());
+    let moves = |seen| Group::ours().step(Event::Beat(seen), replica(&of_giver), s(1_000)).is_some();
+    assert!(moves(at_rest(&key)));
+    assert!(!moves(Inside { unheard: true, ..at_rest(&key) }));
+    assert!(moves(Inside { unheard: true, has_holder: false, works: false, ..at_rest(&key) }));
 }
 
 #[test]
@@ -311,7 +324,7 @@ fn events(key: &Key, own: SessionId, other: SessionId) -> Vec<(&'static str, Eve
     for deaf in [false, true] {
         all.push(("Turn", Event::Turn(Outside { key, holder_node: None, deaf })));
     }
-    for bits in 0..128_u8 {
+    for bits in 0..=u8::MAX {
         let bit = |at: u8| bits & (1 << at) != 0;
         let inside = Inside {
             has_holder: bit(0),
@@ -321,6 +334,7 @@ fn events(key: &Key, own: SessionId, other: SessionId) -> Vec<(&'static str, Eve
             blind: bit(4),
             works: bit(5),
             misses_candidates: bit(6),
+            unheard: bit(7),
             ..at_rest(key)
         };
         all.push(("Beat", Event::Beat(inside)));

@@ -70,7 +70,9 @@ pub fn edit_declaration(run: &mut Simulation, kind: &'static str) -> Begun {
         1 => *status = Value::Null,
         _ => status["declaration"]["grant"] = json!("9c4e1c9a-0000-4000-8000-000000000000"),
     };
-    let declares = run.api.store().get(Kind::LeaderGroup, NAMESPACE, &group).is_some_and(|it| declares(it));
+    let declared = run.api.store().get(Kind::LeaderGroup, NAMESPACE, &group).and_then(|it| declared(it));
+    // If the database has lost this term, too, nothing is left of its token.
+    let declares = declared.is_some_and(|token| run.remembers(&group, token));
     let object = (Kind::LeaderGroup, group.clone());
     edit(run, kind, object, "declaration", |run| declares && run.cluster.edit_status(&group, change))
 }
@@ -93,8 +95,8 @@ fn edit(
     Begun::Waits(Undo::Corrected(edited))
 }
 
-fn declares(group: &Object) -> bool {
-    group.value()["status"]["declaration"]["token"].as_i64().is_some_and(|token| token > 0)
+fn declared(group: &Object) -> Option<i64> {
+    group.value()["status"]["declaration"]["token"].as_i64().filter(|token| *token > 0)
 }
 
 pub fn change_ttl(run: &mut Simulation, _: &'static str) -> Begun {

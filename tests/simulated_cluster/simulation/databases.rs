@@ -3,7 +3,10 @@
 use leadergroup_lock::memory::MemoryDatabase;
 use serde_json::Value;
 
+use leadergroup_e2e::history::Term;
+
 use super::{Simulation, recorded};
+use crate::cluster::NAMESPACE;
 
 impl Simulation {
     /// Faults may take terms out of the database, so this comes before each fault that does.
@@ -20,6 +23,13 @@ impl Simulation {
                 }
             }
         }
+    }
+
+    /// Whether there is one database, and it knows this term of a group, or a later one.
+    pub fn remembers(&self, group: &str, token: i64) -> bool {
+        let key = format!("/{NAMESPACE}/{group}");
+        let knows = |term: &Term| term.key.ends_with(&key) && term.token >= token;
+        self.former.is_none() && recorded::terms(&self.database).iter().any(knows)
     }
 
     /// A copy of the database that lacks the last commits acts as primary from now on, and the former one, too: some of

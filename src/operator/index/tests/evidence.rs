@@ -91,6 +91,21 @@ fn a_ready_pod_that_this_replica_does_not_hear_may_be_a_candidate_of_another_one
 }
 
 #[test]
+fn a_holder_is_not_heard_from_the_first_lost_probe_on_until_one_is_answered() {
+    let mut case = Case::web();
+    let mut object = case.object("web", "g1", "web", 0);
+    object["status"] = json!({ "declaration": { "token": 1, "holder": { "name": "a", "uid": "a" } } });
+    case.watch(object);
+    let unheard = |case: &Case| case.index.does_not_hear_holder(&name("web"));
+    case.probe("b", ProbeOutcome::Unanswered);
+    assert!(!unheard(&case), "it is not the holder");
+    case.probe("a", ProbeOutcome::Unanswered);
+    assert!(unheard(&case));
+    case.probe("a", ProbeOutcome::Success);
+    assert!(!unheard(&case));
+}
+
+#[test]
 fn the_targets_are_the_pods_that_can_be_probed() {
     let mut case = Case::web();
     let targets = |case: &Case, probing| -> Vec<bool> {
