@@ -192,7 +192,8 @@ impl Former {
     }
 
     /// How long to wait for it, counted from when a declaration of a later term was first seen. [`Former::Anyone`]
-    /// counts from when the `LeaderGroup` was first seen.
+    /// counts from when nothing was known of a former program first: the `LeaderGroup` is new, or somebody removed its
+    /// declaration.
     pub fn wait(&self) -> Duration {
         match self {
             Self::Over => Duration::ZERO,

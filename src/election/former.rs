@@ -9,8 +9,9 @@ use crate::api::{Declaration, Former, FormerRun, Run};
 pub(super) struct Programs {
     /// The time of the last step.
     pub(super) now: Duration,
-    /// When the group was first seen.
-    seen: Option<Duration>,
+    /// Since when the declaration has said nothing of a former program: since the group was first seen, or since
+    /// somebody removed it.
+    unknown: Option<Duration>,
     /// The former program, and when a declaration of a later term was first seen.
     superseded: Option<(FormerRun, Duration)>,
     /// The declared program that may start, by its token, and since when this is known.
@@ -26,7 +27,11 @@ impl Programs {
     /// A declaration was seen. It may be older than others that were seen before.
     pub(super) fn see(&mut self, declared: &Declaration) {
         let now = self.now;
-        self.seen.get_or_insert(now);
+        if matches!(declared.former_of_next(), Former::Anyone) {
+            self.unknown.get_or_insert(now);
+        } else {
+            self.unknown = None;
+        }
         if let Some(run) = declared.program().filter(|run| run.cleared)
             && self.cleared.is_none_or(|(token, _)| token < run.token)
         {
@@ -39,6 +44,12 @@ impl Programs {
         }
     }
 
+    /// The lock knows of a later term than the declaration that was just read: somebody may have removed the
+    /// declaration of that term, and the watch may have missed it.
+    pub(super) fn missed_one(&mut self, now: Duration) {
+        self.unknown = Some(now);
+    }
+
     /// When this program, which may start, should have started: an agent reads the declaration three times a lease.
     pub(super) fn late_at(&self, run: &Run) -> Option<Duration> {
         let since = self.cleared.filter(|(token, _)| *token == run.token).map(|(_, since)| since);
@@ -49,7 +60,7 @@ impl Programs {
     pub(super) fn lapses_at(&self, former: &Former) -> Option<Duration> {
         let since = match former {
             Former::Over => None,
-            Former::Anyone => self.seen,
+            Former::Anyone => self.unknown,
             Former::One(run) => self.superseded.as_ref().filter(|(known, _)| known == run).map(|(_, at)| *at),
         };
         since.map(|since| since + former.wait())

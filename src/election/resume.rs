@@ -53,6 +53,9 @@ impl Group {
         };
         self.unused.read(&declared);
         self.known.declared = declared;
+        if self.known.row.token > self.known.declared.token {
+            self.programs.missed_one(now);
+        }
         if self.known.is_behind() {
             return self.regain(now, effects);
         }

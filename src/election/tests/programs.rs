@@ -435,6 +435,35 @@ fn the_first_program_of_a_group_waits_for_one_of_a_group_of_the_same_name() {
     assert!(case.clears());
 }
 
+/// Its program may run for a lease after that, also on a node where nobody sees it.
+#[test]
+fn when_somebody_has_removed_the_declaration_the_next_program_waits_for_any_that_may_have_run() {
+    let long_after = NOW + Former::Anyone.wait() * 2;
+    for watched in [supervised().declared, Declaration::default()] {
+        let mut world = World { declared: watched.clone(), ..supervised() };
+        let mut group = Group::new(world.clone());
+        group.step(Event::World(world.clone()), NOW);
+        world.declared = Declaration::default();
+        world.members.remove(0);
+        let mut case = Case { group, now: long_after, asked: Vec::new(), tries: false };
+        case.step(Event::Owned { seed: Uuid::from_u128(1_000), row: None, world });
+        let declared = Some(Declaration::default());
+        case.answer(Outcome::Read { row: Some(row(5, Some("a"), true)), declared });
+        case.verified(Reason::PodDeleted);
+        let next = case.declared();
+        assert_eq!((run_of(&next).cleared, next.former), (false, None), "{watched:?}");
+        if matches!(case.effect(), Effect::Strip { .. }) {
+            case.answer(Outcome::Stripped);
+        }
+        let over_at = long_after + Former::Anyone.wait();
+        case.wait(over_at);
+        assert!(case.asked.is_empty(), "{:?}", case.asked);
+        case.now = over_at;
+        case.step(Event::Tick);
+        assert!(case.clears());
+    }
+}
+
 #[test]
 fn a_term_is_above_what_the_agent_has_seen_and_none_begins_without_an_answer() {
     let mut world = silent();
