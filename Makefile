@@ -17,7 +17,7 @@ CHART := charts/leadergroup
 
 # All targets that run cargo.
 demo test check agent mutants mutants-generated fuzz random-faults simulate nightly cluster cluster-down build-cluster build lint unit e2e chart crd bench bench-lock bench-lock-docs \
-  bench-fleet bench-fleet-docs bench-fleet-short bench-failover bench-failover-docs bench-quiet docs e2e-build: | own-target
+  bench-fleet bench-fleet-docs bench-fleet-short bench-failover bench-failover-docs bench-quiet bench-peers docs e2e-build: | own-target
 
 ##@ Demo and tests
 
@@ -198,6 +198,15 @@ bench-power-off-docs: root build-cluster # The power-offs of the operator's grou
 	cargo build --workspace --bins --profile bench
 	LEADERGROUP_BENCH_ROUNDS="$(ROUNDS)" cargo bench --workspace --bench failover -- power-off managed selector
 	scripts/failover-tables.py "$(CARGO_TARGET_DIR)/bench/failover-part.json" owners
+
+.PHONY: bench-peers
+# The figures are of tenths of a second, and the build of the tests is enough.
+bench-peers: root build-cluster ## For how long no program runs, with the agent and with client-go: ROUNDS=4 (seven minutes)
+	LEADERGROUP_BENCH_ROUNDS="$(ROUNDS)" cargo bench --workspace --profile dev --bench peers
+
+.PHONY: bench-peers-docs
+bench-peers-docs: bench-peers # The same, and its table in docs/benchmarks.md
+	scripts/failover-tables.py "$(CARGO_TARGET_DIR)/bench/peers.json" peers
 
 .PHONY: bench-quiet
 bench-quiet: root build-cluster ## Look for false failovers with short ttls while a compiler keeps all cores busy: MINUTES=30

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Write the tables of the failover benchmark into README.md and docs/benchmarks.md.
 
-failover-tables.py FIGURES [owners]: FIGURES is the JSON file that `make bench-failover` writes. With `owners`, only the
-table of the power-offs by the owner of the group is written, which is of a run of its own. Each table of a document
-is between a line `<!-- NAME: begin -->` and a line `<!-- NAME: end -->`.
+failover-tables.py FIGURES [owners|peers]: FIGURES is the JSON file that `make bench-failover` writes. With `owners`, only
+the table of the power-offs by the owner of the group is written, which is of a run of its own. With `peers`, FIGURES is
+the file of `make bench-peers`, and its table is written. Each table of a document is between a line
+`<!-- NAME: begin -->` and a line `<!-- NAME: end -->`.
 """
 
 import json
@@ -106,9 +107,12 @@ def owner_table(rows):
 
 
 def main():
-    if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["owners"]):
+    if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["owners"], ["peers"]):
         sys.exit(__doc__)
     figures = json.loads(pathlib.Path(sys.argv[1]).read_text())
+    if sys.argv[2:] == ["peers"]:
+        write("docs/benchmarks.md", "peers", figures["table"])
+        return
     rows = figures["rows"]
     if sys.argv[2:]:
         write("docs/benchmarks.md", "failover owners", owner_table(rows))

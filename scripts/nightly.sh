@@ -48,10 +48,11 @@ mkdir -p "$folder"
 beside "the steps that only compute" 19 scripts/nightly.sh computing
 
 # Through make, which fails if no scenario has the name. All of them take too long for one night.
-case $((NIGHT % 3)) in
+case $((NIGHT % 4)) in
   0) step "clients of many changes" env LEADERGROUP_CLIENTS_CHANGES=200 make e2e SCENARIO=clients_view ;;
   1) step "programs of many changes" env LEADERGROUP_PROGRAM_CHANGES=200 make e2e SCENARIO=exactly_one ;;
   2) step "deletions in all orders" make e2e SCENARIO=deletions ;;
+  3) step "the examples with agents" make e2e SCENARIO=examples ;;
 esac
 # The page must not show the run of an earlier night.
 run=$CARGO_TARGET_DIR/random-faults.json

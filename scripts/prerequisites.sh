@@ -28,6 +28,7 @@ need openssl command -v openssl
 need util-linux command -v nsenter
 need containernetworking-plugins exists '/usr/lib/cni/bridge'
 need busybox-static static_busybox
+need redis-tools command -v redis-check-rdb
 need postgresql exists '/usr/lib/postgresql/*/bin/initdb'
 need pgbouncer command -v pgbouncer
 need python3-psycopg /usr/bin/python3 -c 'import psycopg'

@@ -1,5 +1,5 @@
 //! Tests of the CRD on a real API server: what it refuses and with which messages, what it accepts, which defaults it
-//! sets, and how a new group looks to tools that wait for it.
+//! sets, and how a new group looks to tools that wait for it. And whether it accepts the examples.
 
 #![allow(clippy::unwrap_used, reason = "a failure is a failing test")]
 
@@ -10,8 +10,8 @@ use apiserver::ApiServer;
 use http::Request;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
-    Api, Client, Error,
-    api::{Patch, PatchParams},
+    Api, Client, Error, Resource as _,
+    api::{ApiResource, DynamicObject, Patch, PatchParams, TypeMeta},
     core::Status,
 };
 use leadergroup::api::{ConditionType, LeaderGroup, LeaderGroupStatus, Reason};
@@ -130,6 +130,27 @@ async fn each_valid_manifest_is_accepted_and_can_be_carried_out() {
             serde_json::from_value(stored).unwrap_or_else(|e| panic!("{}: {e}", manifest.name));
         group.spec.validate().unwrap_or_else(|error| panic!("{}: {error}", manifest.name));
     }
+}
+
+#[tokio::test]
+async fn each_object_of_the_examples_is_accepted() {
+    let server = ApiServer::shared().await;
+    let (client, namespace) = (server.client().await, server.namespace("examples").await);
+    let objects = manifests::examples();
+    assert!(objects.len() >= 40, "only {} objects were found", objects.len());
+    let mut wrong = Vec::new();
+    for (file, object) in objects {
+        let types: TypeMeta = serde_json::from_value(object.clone()).unwrap();
+        let resource = ApiResource::from_gvk(&(&types).try_into().unwrap());
+        let path = DynamicObject::url_path(&resource, Some(&namespace));
+        let request =
+            Request::post(format!("{path}?dryRun=All&{STRICT}")).header("Content-Type", "application/json");
+        let request = request.body(serde_json::to_vec(&object).unwrap()).unwrap();
+        if let Err(error) = client.request::<Value>(request).await {
+            wrong.push(format!("{file}: {} {}: {error}", types.kind, object["metadata"]["name"]));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[tokio::test]

@@ -169,6 +169,11 @@ impl Cluster {
         control_plane::ETCD
     }
 
+    /// The built programs.
+    pub fn programs(&self) -> &programs::Programs {
+        &self.state.programs
+    }
+
     /// One of the built programs, such as `kubectl` or `helm`.
     pub fn program(&self, name: &str) -> Result<PathBuf> {
         self.state.programs.path(name)

@@ -14,7 +14,7 @@ use crate::cluster::Cluster;
 use crate::control_plane::{API_SERVER_DAEMON, ETCD_DAEMON};
 use crate::machine::{Machines, wait_until};
 use crate::network;
-use crate::process::{has_ended, is_stopped, took_effect};
+use crate::process::{has_ended, is_stopped, of_programs, took_effect};
 
 /// How long it may take until a path that is not cut, or no longer, carries packets.
 const OPEN: Duration = Duration::from_secs(30);
@@ -278,6 +278,33 @@ impl Cluster {
             (!left.is_empty()).then(|| format!("of the pod {uid} these processes live: {left:?}"))
         })?;
         Ok(count)
+    }
+
+    /// Kills the program that a pod runs with SIGKILL: the process that its agent has started, or without an agent all
+    /// processes. Returns when it has ended.
+    pub fn kill_program(&self, uid: &str) -> Result<Instant> {
+        let containers = self.machines.cgroups.containers(uid)?;
+        let all: Vec<Pid> = containers.iter().flat_map(|group| cgroup::processes(group)).collect();
+        let started = of_programs(all.iter().copied()).into_iter().filter(|one| one.is_first);
+        let mut program: Vec<Pid> = started.map(|one| one.pid).collect();
+        if program.is_empty() {
+            program = all;
+        }
+        ensure!(!program.is_empty(), "the fault cannot take place: the pod {uid} has no running container");
+        for pid in &program {
+            kill_process(*pid, Signal::KILL).with_context(|| format!("killing {pid:?} of the pod {uid}"))?;
+        }
+        let moment = Instant::now();
+        took_effect(|| {
+            let left: Vec<&Pid> = program.iter().filter(|pid| !has_ended(**pid)).collect();
+            (!left.is_empty()).then(|| format!("of the pod {uid} these processes live: {left:?}"))
+        })?;
+        Ok(moment)
+    }
+
+    /// The control group of a pod.
+    pub fn pod_group(&self, uid: &str) -> Result<PathBuf> {
+        self.machines.cgroups.pod(uid)
     }
 
     fn signal_containers(&self, pod_uid: &str, signal: Signal) -> Result<usize> {

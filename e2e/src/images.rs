@@ -11,7 +11,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use crate::command::{run, run_with_input};
-use crate::programs::postgres_bin;
+use crate::programs::{Programs, postgres_bin};
 
 /// The sandbox image of all nodes.
 pub const PAUSE: &str = "registry.k8s.io/pause:3.10.1";
@@ -23,6 +23,8 @@ pub const POSTGRES: &str = "docker.io/library/postgres:15";
 pub const OPERATOR: &str = "docker.io/leadergroup/leadergroup:0.1.0";
 /// Busybox with the agent.
 pub const SUPERVISED: &str = "docker.io/leadergroup/supervised:test";
+/// The same with the programs that agents run in examples.
+pub const EXAMPLES: &str = "docker.io/leadergroup/examples:test";
 /// The user that the public PostgreSQL image runs its server as.
 const POSTGRES_UID: u32 = 999;
 /// The user of the operator's image.
@@ -53,6 +55,8 @@ pub enum Content {
     Supervised {
         /// The agent's path on this machine.
         path: PathBuf,
+        /// Other programs on this machine, each with its path in the image.
+        programs: Vec<(PathBuf, String)>,
     },
     /// A program with its shared libraries, run as an unprivileged user.
     Program {
@@ -73,8 +77,22 @@ impl Image {
 
     /// An image for programs that run under the agent at `path`.
     pub fn supervised(path: &Path) -> Self {
-        let content = Content::Supervised { path: path.to_path_buf() };
+        let content = Content::Supervised { path: path.to_path_buf(), programs: Vec::new() };
         Self { name: SUPERVISED.to_owned(), content }
+    }
+
+    /// The image of the examples with the agent at `path`: Redis, NATS, and a program that can elect a leader itself.
+    pub fn examples(path: &Path, built: &Programs) -> Result<Self> {
+        // Redis' server looks at the name that it is called by.
+        let mut programs = vec![
+            (PathBuf::from("/usr/bin/redis-check-rdb"), "usr/local/bin/redis-server".to_owned()),
+            (PathBuf::from("/usr/bin/redis-cli"), "usr/local/bin/redis-cli".to_owned()),
+        ];
+        for name in ["leader", "nats-server"] {
+            programs.push((built.path(name)?, format!("usr/local/bin/{name}")));
+        }
+        let content = Content::Supervised { path: path.to_path_buf(), programs };
+        Ok(Self { name: EXAMPLES.to_owned(), content })
     }
 
     /// The images that every cluster has.
@@ -154,11 +172,16 @@ async fn fill(root: &mut Root, content: &Content, folder: &Path) -> Result<()> {
             root.settings =
                 json!({ "Entrypoint": [installed], "User": format!("{OPERATOR_UID}:{OPERATOR_UID}") });
         }
-        Content::Supervised { path } => {
+        Content::Supervised { path, programs } => {
             root.busybox().await?;
             root.program(path, AGENT.trim_start_matches('/')).await?;
+            for (path, inside) in programs {
+                root.program(path, inside).await?;
+            }
             root.folder("tmp", 0o1777)?;
-            root.settings = json!({ "Entrypoint": [AGENT], "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"] });
+            root.settings = json!({
+                "Entrypoint": [AGENT], "Env": ["PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+            });
         }
         Content::Postgres => root.postgres().await?,
     }

@@ -3,7 +3,7 @@
 //!
 //! Start with [`cluster::Cluster`]; [`provider::Provider`] is for scenarios that run on any cluster. [`history`]
 //! checks what happened, [`client`] calls a Service in the meantime, and [`scenario`] combines the three. [`view`]
-//! judges what clients on all nodes saw, and [`journal`] when programs with agents ran.
+//! judges what clients on all nodes saw, [`journal`] and [`running`] when programs with agents ran.
 
 pub mod cgroup;
 pub mod cleanup;
@@ -31,6 +31,7 @@ pub mod programs;
 pub mod provider;
 pub mod random;
 pub mod random_faults;
+pub mod running;
 pub mod scenario;
 pub mod state;
 pub mod supervisor;

@@ -26,13 +26,13 @@ const GO_MINIMUM: (u32, u32) = (1, 26);
 
 /// The inputs of the build in the directory of the Go module. There is one module for all programs, so that the
 /// packages they share, which are most of them, are compiled once.
-const FILES: [&str; 4] = ["go.mod", "go.sum", "coredns/main.go", "elector/main.go"];
+const FILES: [&str; 5] = ["go.mod", "go.sum", "coredns/main.go", "elector/main.go", "leader/main.go"];
 /// The targets: the tools of go.mod, and our own programs.
-const TARGETS: [&str; 3] = ["tool", "./coredns", "./elector"];
+const TARGETS: [&str; 4] = ["tool", "./coredns", "./elector", "./leader"];
 /// Excludes parts of containerd that need C libraries.
 const TAGS: &str = "no_btrfs,no_devmapper,no_zfs";
 /// The programs that the build must produce; `server` is etcd.
-const PROGRAMS: [&str; 13] = [
+const PROGRAMS: [&str; 15] = [
     "containerd",
     "containerd-shim-runc-v2",
     "coredns",
@@ -45,11 +45,14 @@ const PROGRAMS: [&str; 13] = [
     "kube-scheduler",
     "kubectl",
     "kubelet",
+    "leader",
+    "nats-server",
     "server",
 ];
 
 /// Debian packages, each with a file that shows that it is installed. `*` stands for one directory of any name.
-const PACKAGES: [(&str, &str); 12] = [
+/// `redis-tools` has the server, too, under another name, and unlike `redis-server` starts none on this machine.
+const PACKAGES: [(&str, &str); 13] = [
     ("busybox-static", "/bin/busybox"),
     ("conntrack", "/usr/sbin/conntrack"),
     ("containernetworking-plugins", "/usr/lib/cni/ptp"),
@@ -60,6 +63,7 @@ const PACKAGES: [(&str, &str); 12] = [
     ("nftables", "/usr/sbin/nft"),
     ("openssl", "/usr/bin/openssl"),
     ("postgresql", "/usr/lib/postgresql/*/bin/postgres"),
+    ("redis-tools", "/usr/bin/redis-check-rdb"),
     ("runc", "/usr/sbin/runc"),
     ("util-linux", "/usr/bin/nsenter"),
 ];
@@ -110,7 +114,9 @@ pub async fn build(cache: &Path) -> Result<Programs> {
             .await?
             .context("cannot take the build's lock")?;
     if !folder.exists() {
-        progress("building Kubernetes, etcd, containerd, CoreDNS and Helm from their pinned Go modules");
+        progress(
+            "building Kubernetes, etcd, containerd, CoreDNS, Helm and NATS from their pinned Go modules",
+        );
         build_into(&folder).await.context("building the programs of the cluster")?;
     }
     built(cache)

@@ -42,3 +42,17 @@ pub fn all(folder: &str) -> Vec<Manifest> {
     manifests.sort_by(|a, b| a.name.cmp(&b.name));
     manifests
 }
+
+/// The objects in `examples`, each with the name of its file.
+pub fn examples() -> Vec<(String, Value)> {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let files = [examples.clone(), examples.join("more")].map(|folder| fs::read_dir(folder).unwrap());
+    let files = files.into_iter().flatten().map(|file| file.unwrap().path());
+    let manifests = files.filter(|path| path.extension().is_some_and(|end| end == "yaml"));
+    let objects = manifests.flat_map(|path| {
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let objects: Vec<Value> = serde_saphyr::from_multiple(&fs::read_to_string(&path).unwrap()).unwrap();
+        objects.into_iter().map(move |object| (name.clone(), object))
+    });
+    objects.collect()
+}

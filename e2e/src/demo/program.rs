@@ -11,7 +11,7 @@ use leadergroup::api::LeaderGroup;
 
 use super::output::{kubectl, leadergroup, note};
 use crate::{
-    command, images,
+    images,
     scenario::{Scenario, TOLD, eventually},
 };
 
@@ -28,9 +28,7 @@ pub(super) async fn create(scenario: &Scenario, examples: &str) -> Result<()> {
         let indent = line.len() - line.trim_start().len();
         *line = format!("{:indent$}image: {}", "", images::SUPERVISED);
     }
-    let mut apply = scenario.stage.kubectl()?;
-    apply.args(["-n", &scenario.namespace, "apply", "-f", "-"]);
-    command::output_with_input(apply, &lines.join("\n"), command::LIMIT).await.map(drop)
+    scenario.stage.apply(&scenario.namespace, &lines.join("\n")).await
 }
 
 /// Records that the changes of this group's holder until now have causes: its node loses power, or a switchover.

@@ -10,6 +10,7 @@ use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
@@ -31,7 +32,6 @@ journal() {
   read -r begin rest </proc/uptime
   while read -r up rest </proc/uptime; do echo "$up"; sleep 0.01; done >>"/journal/$LEADERGROUP_TOKEN.$LEADERGROUP_POD.$begin.$1"
 }
-read -r pid rest </proc/self/stat; echo "$pid" >/tmp/program
 (trap '' TERM; journal child) &
 trap 'sleep 0.2; exit 0' TERM
 journal own
@@ -109,20 +109,35 @@ impl Journal {
         Terms::of(self.processes()?, stood_still)
     }
 
+    /// Where the programs write, on every node.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Removes the records of the processes that have not written since a moment.
+    pub fn forget(&self, before: Duration) -> Result<()> {
+        for entry in fs::read_dir(&self.folder)? {
+            let path = entry?.path();
+            if Self::read(&path)?.times.last().is_some_and(|last| *last < before) {
+                fs::remove_file(&path)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Removes it.
     pub fn remove(self) -> Result<()> {
         fs::remove_dir_all(&self.folder).context("removing the journal")
     }
 
     /// What each process has written.
-    fn processes(&self) -> Result<Vec<Process>> {
-        let mut processes = Vec::new();
-        for entry in fs::read_dir(&self.folder)? {
-            let path = entry?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).context("a file name")?;
-            processes.push(Process::read(name, &fs::read_to_string(&path)?)?);
-        }
-        Ok(processes)
+    pub fn processes(&self) -> Result<Vec<Process>> {
+        fs::read_dir(&self.folder)?.map(|entry| Self::read(&entry?.path())).collect()
+    }
+
+    fn read(path: &Path) -> Result<Process> {
+        let name = path.file_name().and_then(|name| name.to_str()).context("a file name")?;
+        Process::read(name, &fs::read_to_string(path)?)
     }
 }
 
@@ -136,15 +151,4 @@ pub async fn allow_reads(s: &Scenario) -> Result<()> {
     }))?;
     bindings.create(&PostParams::default(), &binding).await.context("the right to read the LeaderGroup")?;
     Ok(())
-}
-
-/// Ends the program of this pod, as if it had crashed. Its agent ends the container then.
-pub async fn crash(s: &Scenario, active: &Active) -> Result<()> {
-    let script = "kill -9 $(cat /tmp/program)";
-    let args = ["exec", "-n", &s.namespace, &active.pod, "--", "/bin/sh", "-c", script];
-    match s.stage.run_kubectl(&args).await {
-        // The shell ends with the container.
-        Err(killed) if killed.to_string().contains("exit code 137") => Ok(()),
-        answer => answer.map(drop),
-    }
 }

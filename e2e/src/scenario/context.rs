@@ -148,6 +148,9 @@ impl Scenario {
     }
 
     async fn deploy(&self) -> Result<()> {
+        if let Some(manifests) = &self.workload.manifests {
+            return self.stage.apply(&self.namespace, manifests).await;
+        }
         let create = PostParams::default();
         self.deployments()
             .create(&create, &self.workload.deployment()?)

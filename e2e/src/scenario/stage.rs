@@ -175,6 +175,13 @@ impl Stage {
         kubectl.args(args);
         command::output(kubectl, command::LIMIT).await
     }
+
+    /// Applies manifests to a namespace.
+    pub async fn apply(&self, namespace: &str, manifests: &str) -> Result<()> {
+        let mut kubectl = self.kubectl()?;
+        kubectl.args(["-n", namespace, "apply", "-f", "-"]);
+        command::output_with_input(kubectl, manifests, command::LIMIT).await.map(drop)
+    }
 }
 
 /// Builds the operator and the agent from the current working tree, so that the tests never use an old one.

@@ -51,6 +51,8 @@ pub struct Workload {
     /// A Deployment of the same name in place of the usual one. Its pods have the label `app` with this name, and a
     /// port `http`.
     pub deployment: Option<Box<Deployment>>,
+    /// Manifests to apply in place of the Deployment and the Service. Their pods have the label `app`, too.
+    pub manifests: Option<String>,
 }
 
 impl Default for Workload {
@@ -65,6 +67,7 @@ impl Default for Workload {
             deletes_demoted: false,
             agent_lease: None,
             deployment: None,
+            manifests: None,
         }
     }
 }

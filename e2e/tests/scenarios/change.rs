@@ -5,7 +5,6 @@ use std::fmt;
 use anyhow::Result;
 use kube::api::DeleteParams;
 use leadergroup_e2e::{
-    journal,
     moment::Moment,
     scenario::{Active, CRASHED, DELETED, Scenario},
 };
@@ -18,7 +17,7 @@ pub(crate) enum Change {
     DeletionByForce,
     /// All processes of the pod are killed.
     Crash,
-    /// The program that writes a journal is killed, but not its agent.
+    /// The process that the agent has started is killed, but not the agent.
     CrashOfProgram,
     /// All processes of the pod stand still.
     Freeze,
@@ -27,6 +26,9 @@ pub(crate) enum Change {
 }
 
 impl Change {
+    /// What happens to each example of a program with an agent.
+    pub(crate) const EXAMPLES: [Self; 3] = [Self::Deletion, Self::CrashOfProgram, Self::Switchover];
+
     /// The reasons that the operator may give for it.
     pub(crate) fn reasons(self) -> &'static [&'static str] {
         match self {
@@ -52,7 +54,7 @@ impl Change {
             Self::Deletion => drop(s.pods().delete(&before.pod, &delete).await?),
             Self::DeletionByForce => drop(s.pods().delete(&before.pod, &delete.grace_period(0)).await?),
             Self::Crash => drop(s.stage.own()?.kill_pod(&before.uid)?),
-            Self::CrashOfProgram => journal::crash(s, before).await?,
+            Self::CrashOfProgram => return Ok(s.stage.own()?.kill_program(&before.uid)?.into()),
             Self::Freeze => return Ok(s.stage.own()?.freeze_pod(&before.uid).await?.into()),
             Self::CutOff => return Ok(s.stage.own()?.cut_off(&before.node).await?.into()),
         }

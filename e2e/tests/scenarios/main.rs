@@ -16,6 +16,7 @@ mod crashing_pod;
 mod deletions;
 mod demoted_deleted;
 mod exactly_one;
+mod examples;
 mod existing_cluster;
 mod failback;
 mod fenced_writer;
@@ -52,6 +53,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use deletions::{deletions_with_everything, deletions_without_operator, deletions_without_postgres};
+use examples::node_lost as examples_node_lost;
 use leadergroup_e2e::{
     command::progress,
     history::check,
@@ -72,7 +74,7 @@ macro_rules! entries {
 fn entries() -> Vec<Entry> {
     entries! {
         // The longest first, so that none of them runs alone at the end.
-        PodFaults: existing_cluster;
+        PodFaults: examples, existing_cluster;
         Everything: exactly_one;
         Nothing: rollout, leaking_pod, crashing_pod, switchover, managed_endpoints, headless_service, failback;
         PodFaults: fenced_writer, frozen_pod;
@@ -82,12 +84,12 @@ fn entries() -> Vec<Entry> {
         // The webhook's bystander shows what others notice, so nothing else may run beside it.
         Everything: webhook, clients_view, node_power_off, demoted_deleted, node_cut_off, path_cut, node_drained, operator_killed, api_server_restarted, postgres_away, bad_input,
             chart_upgraded, removal, deletions_with_everything, deletions_without_postgres, deletions_without_operator,
-            random_faults;
+            examples_node_lost, random_faults;
     }
 }
 
 /// Scenarios with these prefixes run only if requested by name.
-const ON_REQUEST: [&str; 2] = ["deletions", "random_faults"];
+const ON_REQUEST: [&str; 3] = ["deletions", "examples_node_lost", "random_faults"];
 
 fn main() -> ExitCode {
     // Flags of the standard harness are ignored; names select scenarios.

@@ -130,3 +130,36 @@ fn scalars_that_other_parsers_read_as_something_else_keep_their_meaning() {
     let read = read(&["a: 0644\nb: yes\n".to_owned()]).expect("YAML");
     assert_eq!(read[0].value, json!({ "a": 420, "b": true }));
 }
+
+/// The text of an example.
+fn example(name: &str) -> String {
+    let path = format!("{}/examples/more/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+#[test]
+fn the_examples_need_no_injection() {
+    let open = Wish { group: None, ..by_group("") };
+    for name in ["agent-consumer", "agent-nats", "agent-redis", "agent-scheduler", "client-go-after"] {
+        let text = example(name);
+        assert_eq!(of(&text, &open), Ok(text), "{name}");
+    }
+}
+
+#[test]
+fn the_example_of_a_moved_program_is_what_inject_makes_of_it() {
+    let before = example("client-go-before")
+        .replace("--leader-elect=true, --lease-name=leader]", "--leader-elect=false]")
+        .replace("      labels: {app: leader}", "      labels: {app: leader, leadergroup.dev/agent: leader}");
+    let image = concat!("leadergroup/leadergroup-agent:", env!("CARGO_PKG_VERSION")).to_owned();
+    let made = of(&before, &Wish { image, ..Wish::default() }).expect("it is injected");
+    let [made, after] = [made, example("client-go-after")].map(|text| read(&[text]).expect("YAML"));
+    let workload = |documents: &[Document]| {
+        let mut all = documents.iter().filter(|document| document.value["kind"] == "Deployment");
+        all.next().expect("a Deployment").value.clone()
+    };
+    assert_eq!(workload(&made), workload(&after));
+    let binding = &made.last().expect("documents").value;
+    assert_eq!(binding["kind"], "RoleBinding");
+    assert!(after.iter().any(|document| document.value == *binding), "{binding}");
+}
