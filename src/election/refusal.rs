@@ -130,17 +130,18 @@ impl Refusals {
     }
 }
 
-/// Forgets pods that are gone, and if `stamped` those that have got another stamp of the group. A pod that someone else
-/// has changed is tried again at once.
+/// Forgets pods that are gone, and if `stamped` those that have got another stamp of the group, or another role with
+/// it. A pod that someone else has changed is tried again at once.
 fn refresh(refused: &mut BTreeMap<String, Refused>, members: &[Member], stamped: bool) {
     refused.retain(|uid, entry| {
         let Some(member) = members.iter().find(|member| member.pod.uid == *uid) else { return false };
         let now = seen(member);
-        if stamped && member.stamped_by_us && now.2 != entry.seen.2 {
+        // A change of role or stamp is our own.
+        let is_ours = (now.1, now.2) != (entry.seen.1, entry.seen.2);
+        if stamped && member.stamped_by_us && is_ours {
             return false;
         }
-        // A change of role or stamp is our own.
-        if now.0 != entry.seen.0 && (now.1, now.2) == (entry.seen.1, entry.seen.2) {
+        if now.0 != entry.seen.0 && !is_ours {
             (entry.at, entry.pause) = (None, Duration::ZERO);
         }
         entry.seen = now;

@@ -101,7 +101,7 @@ pub fn refuse(run: &mut Simulation, kind: &'static str) -> Begun {
             Verdict::Hang,
         ];
         let verdict = verdicts[run.random.below(verdicts.len())].clone();
-        let (effects, service) = (run.effects.clone(), disturbed.service.clone());
+        let (effects, ways, service) = (run.effects.clone(), run.ways.clone(), disturbed.service.clone());
         let review = move |review: &Review<'_>| {
             let is_slice = review.request.kind == Kind::EndpointSlice && review.verb.writes();
             let of = review.new.map_or(&Value::Null, |slice| &slice["metadata"]["labels"][SERVICE_NAME]);
@@ -109,6 +109,9 @@ pub fn refuse(run: &mut Simulation, kind: &'static str) -> Begun {
                 return Verdict::Allow;
             }
             effects.note(kind);
+            if verdict == Verdict::Hang {
+                ways.note_unanswered(review.request);
+            }
             verdict.clone()
         };
         run.api.hooks().push(Hook::webhook(HOOK, review));

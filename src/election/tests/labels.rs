@@ -179,3 +179,20 @@ fn a_write_is_bound_to_the_version_of_the_watch_unless_only_a_read_can_tell_whet
     let case = Case::stable(settled());
     assert_eq!(case.group.seen(pod("gone"), |member| member.to_strip(5)), unknown("gone"));
 }
+
+/// The stamp of its term is still there, so the write that succeeds brings no other one.
+#[test]
+fn a_standby_whose_role_somebody_removed_counts_again_once_it_is_labelled() {
+    let mut world = settled();
+    world.members[1].role = Role::None;
+    let mut case = Case::stable(world.clone());
+    case.answer(Outcome::Stamped(vec![(pod("b"), "a policy".to_owned())]));
+    let available = |case: &Case| case.group.is_available(case.group.member("uid-b").expect("b"));
+    case.world(world);
+    assert!(!available(&case));
+    case.now = case.group.wake().expect("it is tried again");
+    case.step(Event::Tick);
+    case.answer(Outcome::Stamped(Vec::new()));
+    case.world(settled());
+    assert!(available(&case) && case.asked.is_empty(), "{:?}", case.asked);
+}

@@ -70,9 +70,9 @@ pub fn edit_declaration(run: &mut Simulation, kind: &'static str) -> Begun {
         1 => *status = Value::Null,
         _ => status["declaration"]["grant"] = json!("9c4e1c9a-0000-4000-8000-000000000000"),
     };
-    let declared = run.api.store().get(Kind::LeaderGroup, NAMESPACE, &group).and_then(|it| declared(it));
+    let token = run.api.store().get(Kind::LeaderGroup, NAMESPACE, &group).and_then(|it| declared(it));
     // If the database has lost this term, too, nothing is left of its token.
-    let declares = declared.is_some_and(|token| run.remembers(&group, token));
+    let declares = token.is_some_and(|token| run.remembers(&group, token));
     let object = (Kind::LeaderGroup, group.clone());
     edit(run, kind, object, "declaration", |run| declares && run.cluster.edit_status(&group, change))
 }

@@ -64,7 +64,7 @@ pub struct Simulation {
     turns: Random,
     world: Host,
     start: Instant,
-    ways: Ways,
+    pub ways: Ways,
     terms: BTreeMap<(String, i64, String), Term>,
     /// The grants of a database that acts as primary beside the present one, or did.
     grants_apart: BTreeSet<String>,

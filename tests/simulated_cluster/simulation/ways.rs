@@ -94,7 +94,8 @@ impl Ways {
         self.0.lock().unanswered.clone()
     }
 
-    fn note_unanswered(&self, request: &RequestInfo) {
+    /// This request is left without an answer, perhaps for long.
+    pub fn note_unanswered(&self, request: &RequestInfo) {
         if request.kind == Kind::EndpointSlice && request.verb.writes() {
             let slice = Key::new(&request.namespace, &request.name);
             self.0.lock().unanswered.push((slice, Instant::now()));
