@@ -185,6 +185,7 @@ impl<A: Fn(&PodRef) -> Option<Reason>> Rehearsal<A> {
                 }
                 Outcome::Deleted(None)
             }
+            Effect::Tell { .. } => Outcome::Told(Vec::new()),
             Effect::Tombstone => Outcome::Tombstoned,
             Effect::Clear { .. } => Outcome::Cleared,
             Effect::Unfinalize => Outcome::Unfinalized,

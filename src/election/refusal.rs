@@ -1,4 +1,4 @@
-//! What the API server refused to write, and when to try again.
+//! What the API server refused to write, what a pod's hook refused, and when to try again.
 //!
 //! An admission policy, a webhook or a quota may refuse to change a pod. Such a pod must not hold its group up: the
 //! election passes it over, and the pauses between attempts grow. While no pod is active they stay short: the webhook
@@ -7,7 +7,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::world::Member;
-use crate::api::Role;
+use crate::api::{Reason, Role};
 
 /// The pause after the first refusal. It doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
@@ -15,11 +15,30 @@ const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// right was granted.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
-/// A write to a pod that the API server refused.
+/// Who refused a role for a pod, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// [`Reason::WriteRefused`] by the API server, [`Reason::HookFailed`] by the pod.
+    pub reason: Reason,
+    /// The words of the one that refused.
+    pub message: String,
+}
+
+impl Refusal {
+    pub(super) fn by_api_server(message: String) -> Self {
+        Self { reason: Reason::WriteRefused, message }
+    }
+
+    pub(super) fn by_hook(message: String) -> Self {
+        Self { reason: Reason::HookFailed, message }
+    }
+}
+
+/// A role that was refused for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The API server's words.
-    pub message: String,
+    /// By whom, and why.
+    pub refusal: Refusal,
     /// The pod as it was then: version, role and stamp.
     seen: (String, Role, Option<i64>),
     /// When it was refused; none if the pod has changed since, so that it is tried again at once.
@@ -29,13 +48,15 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// When to try again, if no pause is longer than `longest`.
+    /// When to try again, if no pause is longer than `longest`. There is no dry run of a hook, so each attempt uses up a
+    /// term, and the pauses are not shortened.
     fn due(&self, longest: Duration) -> Duration {
+        let longest = if self.refusal.reason == Reason::HookFailed { LONGEST_PAUSE } else { longest };
         self.at.map_or(Duration::ZERO, |at| at + self.pause.min(longest))
     }
 }
 
-/// The refused writes by the pod's UID.
+/// The refusals by the pod's UID.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Refusals {
     /// The time of the present step.
@@ -46,6 +67,8 @@ pub(super) struct Refusals {
     promotions: BTreeMap<String, Refused>,
     /// Of the standby role and its stamp.
     stamps: BTreeMap<String, Refused>,
+    /// Of hooks that tell former holders that they are standbys.
+    demotions: BTreeMap<String, Refused>,
 }
 
 impl Refusals {
@@ -60,13 +83,18 @@ impl Refusals {
     }
 
     /// A promotion, or the dry run of one, was refused.
-    pub(super) fn promotion(&mut self, member: &Member, message: String) {
-        refuse(&mut self.promotions, member, message, self.now);
+    pub(super) fn promotion(&mut self, member: &Member, refusal: Refusal) {
+        refuse(&mut self.promotions, member, refusal, self.now);
+    }
+
+    /// The pod could not be told that it is a standby, and stays active.
+    pub(super) fn demotion(&mut self, member: &Member, message: String) {
+        refuse(&mut self.demotions, member, Refusal::by_hook(message), self.now);
     }
 
     /// A stamp was refused.
     pub(super) fn stamp(&mut self, member: &Member, message: String) {
-        refuse(&mut self.stamps, member, message, self.now);
+        refuse(&mut self.stamps, member, Refusal::by_api_server(message), self.now);
     }
 
     /// The pod was labelled active.
@@ -81,6 +109,9 @@ impl Refusals {
         if !self.bars_stamp(uid) {
             self.stamps.remove(uid);
         }
+        if !self.bars_move(uid) {
+            self.demotions.remove(uid);
+        }
     }
 
     /// The group's pods as they are now.
@@ -88,6 +119,7 @@ impl Refusals {
         refresh(&mut self.promotions, members, false);
         // A stamp that succeeds says nothing about a promotion, because a policy may refuse only the active role.
         refresh(&mut self.stamps, members, true);
+        refresh(&mut self.demotions, members, false);
     }
 
     /// Whether the pod is passed over as a candidate for now.
@@ -101,6 +133,17 @@ impl Refusals {
         self.stamp_refusal(uid).is_some()
     }
 
+    /// Whether no planned change takes the role from the pod for now.
+    pub(super) fn bars_move(&self, uid: &str) -> bool {
+        self.move_refusal(uid).is_some()
+    }
+
+    /// The refusal that keeps the pod active although a planned change would take the role from it.
+    pub(super) fn move_refusal(&self, uid: &str) -> Option<&Refused> {
+        let demotion = self.demotions.get(uid).filter(|entry| self.now < entry.due(LONGEST_PAUSE));
+        demotion.or_else(|| self.stamp_refusal(uid))
+    }
+
     /// The refusal that keeps the pod from being stamped for now.
     pub(super) fn stamp_refusal(&self, uid: &str) -> Option<&Refused> {
         self.stamps.get(uid).filter(|entry| self.now < entry.due(LONGEST_PAUSE))
@@ -111,20 +154,22 @@ impl Refusals {
         self.promotions.get(uid).is_some_and(|entry| self.now >= entry.due(self.longest))
     }
 
-    /// Whether a write to the pod was refused, and none has been accepted since.
+    /// Whether a role was refused for the pod, and none has been accepted since.
     pub(super) fn has(&self, uid: &str) -> bool {
-        self.of(uid).is_some()
+        self.stamps.contains_key(uid) || self.promotions.contains_key(uid)
     }
 
-    /// The last write to the pod that was refused.
+    /// The last role that was refused for the pod.
     pub(super) fn of(&self, uid: &str) -> Option<&Refused> {
-        let refused = [&self.stamps, &self.promotions].into_iter().filter_map(|refused| refused.get(uid));
+        let refused = [&self.demotions, &self.stamps, &self.promotions]
+            .into_iter()
+            .filter_map(|refused| refused.get(uid));
         refused.max_by_key(|entry| entry.at)
     }
 
     /// When the next pause ends.
     pub(super) fn wake(&self) -> Option<Duration> {
-        let all = self.promotions.values().chain(self.stamps.values());
+        let all = self.promotions.values().chain(self.stamps.values()).chain(self.demotions.values());
         let due = all.flat_map(|entry| [entry.due(self.longest), entry.due(LONGEST_PAUSE)]);
         due.filter(|due| *due > self.now).min()
     }
@@ -149,10 +194,10 @@ fn refresh(refused: &mut BTreeMap<String, Refused>, members: &[Member], stamped:
     });
 }
 
-fn refuse(refused: &mut BTreeMap<String, Refused>, member: &Member, message: String, now: Duration) {
+fn refuse(refused: &mut BTreeMap<String, Refused>, member: &Member, refusal: Refusal, now: Duration) {
     let before = refused.get(&member.pod.uid).map_or(Duration::ZERO, |entry| entry.pause);
     let pause = (before * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-    let entry = Refused { message, seen: seen(member), at: Some(now), pause };
+    let entry = Refused { refusal, seen: seen(member), at: Some(now), pause };
     refused.insert(member.pod.uid.clone(), entry);
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{
     event::{Effect, Outcome},
     group::Group,
+    refusal::Refusal,
     step::Effects,
     world::Member,
 };
@@ -55,7 +56,7 @@ impl Group {
             (Outcome::Accepted, Some(uid)) => self.refusals.promoted(&uid),
             (Outcome::Refused(message), Some(uid)) => {
                 if let Some(member) = self.world.members.iter().find(|member| member.pod.uid == uid) {
-                    self.refusals.promotion(member, message);
+                    self.refusals.promotion(member, Refusal::by_api_server(message));
                 }
             }
             _ => {}

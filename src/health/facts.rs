@@ -108,11 +108,9 @@ impl PodFacts {
         let main_status = main.and_then(|name| {
             status.container_statuses.iter().flatten().find(|container| container.name == name)
         });
-        let address: Option<IpAddr> = status.pod_ip.as_deref().and_then(|ip| ip.parse().ok());
-        let ip = address.filter(|ip| may_be_probed(*ip));
-        let probe = match address {
-            Some(address) if ip.is_none() => Err(ProbeRefusal::ForbiddenAddress(address)),
-            _ => probe::resolve(pod, spec),
+        let (ip, probe) = match own_address(pod) {
+            Ok(ip) => (ip, probe::resolve(pod, spec)),
+            Err(forbidden) => (None, Err(forbidden)),
         };
         Self {
             name: meta.name.clone().unwrap_or_default(),
@@ -161,6 +159,15 @@ impl PodFacts {
     /// The probe that can be run now, and its address.
     pub fn target(&self) -> Option<(IpAddr, &ResolvedProbe)> {
         self.ip.zip(self.probe.as_ref().ok()?.as_ref())
+    }
+}
+
+/// The pod's address, if it has one yet.
+pub(super) fn own_address(pod: &Pod) -> Result<Option<IpAddr>, ProbeRefusal> {
+    let address = pod.status.as_ref().and_then(|status| status.pod_ip.as_deref()?.parse().ok());
+    match address {
+        Some(forbidden) if !may_be_probed(forbidden) => Err(ProbeRefusal::ForbiddenAddress(forbidden)),
+        address => Ok(address),
     }
 }
 

@@ -196,6 +196,7 @@ impl Replica {
         };
         let keeper = tokio::spawn(keeper.run(leave.clone()));
         let keys = KeyRule { cluster: cluster.clone(), namespaced: settings.namespaced_keys };
+        let pods = prober.network();
         let parts = Parts {
             cluster,
             peers,
@@ -213,6 +214,8 @@ impl Replica {
                 messages,
                 manages_endpoints: settings.managed_endpoints,
                 keys,
+                pods,
+                give_way: None,
             },
             health,
         };

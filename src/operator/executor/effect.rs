@@ -11,9 +11,10 @@ use tokio::time::sleep;
 
 use super::Context;
 use crate::{
-    api::{Endpoints, OnDelete, PodAt, PodRef, Reason, Sighting},
+    api::{Endpoints, OnDelete, PodAt, PodRef, Reason, Role, RoleChange, Sighting},
     election::{Effect, GrantRequest, Outcome, Rejection, Row, Ticket},
     health::{PodFacts, Readiness},
+    hooks,
     operator::{message::Done, object::record::Record, trouble::Trouble},
     routing::{Declared, Promoted, RoutingError, Stamped, Stripped, Trial},
     telemetry::LockOutcome,
@@ -180,6 +181,7 @@ impl Call<'_> {
                 learned.pods = std::mem::take(&mut stamped.pods);
                 outcome_of(stamped)?
             }
+            Effect::Tell { role, token, reason, pods } => self.tell(role, token, reason, pods).await,
             Effect::Delete(pods) => deleted(router.delete_pods(group, &pods).await)?,
             Effect::Tombstone => self.bury().await?,
             Effect::Clear { on_delete, pods } => self.clear(on_delete, &pods).await?,
@@ -299,6 +301,35 @@ impl Call<'_> {
         let declared = object.map(|object| object.status.unwrap_or_default().declaration);
         let row = self.row().await?;
         Ok(Outcome::Rechecked { version, declared, row: Some(row) })
+    }
+
+    /// Tells all pods at once. None of them must hold up the others, and all together must not hold up other groups.
+    async fn tell(&self, role: Role, token: i64, reason: Reason, pods: Vec<PodRef>) -> Outcome {
+        let _place_of_others = self.context.give_way.as_ref().and_then(|give_way| give_way());
+        let told = pods.iter().map(|pod| self.tell_one(role, token, reason, pod));
+        let told = futures::future::join_all(told).await;
+        let failed = pods.into_iter().zip(told);
+        Outcome::Told(failed.filter_map(|(pod, told)| Some((pod, told.err()?))).collect())
+    }
+
+    /// The address comes from a quorum read: another pod may have the one that this pod had before.
+    async fn tell_one(&self, role: Role, token: i64, reason: Reason, pod: &PodRef) -> Result<(), String> {
+        let (group, spec) = (&self.record.reference, &self.record.object.spec);
+        let Some(hook) = spec.hooks.as_ref().and_then(|hooks| hooks.of(role)) else { return Ok(()) };
+        let read = self.context.router.pod(group, pod).await.map_err(|error| error.to_string())?;
+        let Some(found) = read else { return Ok(()) };
+        let change = RoleChange {
+            role,
+            namespace: &group.namespace,
+            group: &group.name,
+            pod: &pod.name,
+            uid: &pod.uid,
+            key: self.record.key.as_str(),
+            token,
+            reason,
+        };
+        let told = hooks::tell(&*self.context.pods, &found, spec, hook, &change).await;
+        told.map_err(|error| error.to_string())
     }
 
     async fn bury(&self) -> Result<Outcome, Failure> {

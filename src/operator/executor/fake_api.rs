@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 
 use super::Context;
 use crate::{
+    health::MachineNetwork,
     operator::{CALL_TIMEOUT, lock::keys::KeyRule},
     routing::Router,
     telemetry::Metrics,
@@ -63,6 +64,8 @@ impl FakeApi {
             store: store.expect("the URL is one"),
             metrics: Arc::new(Metrics::new()),
             messages: mpsc::channel(1).0,
+            pods: Arc::new(MachineNetwork),
+            give_way: None,
         };
         Self { context, asked }
     }

@@ -3,9 +3,10 @@
 //! A burst, such as a thousand groups that are created together, asks for more calls than the API server can answer in
 //! time. So only a bounded number of tasks is under way, and the others wait here, the more urgent ones first. A call's
 //! time limit begins when the call does, so a task that waits does not time out. What waits is bounded by the number of
-//! groups: each has at most one step, one stamping, one report, and one write for each slice of its Services.
+//! groups: each has at most one step, one stamping, one deletion, one hook, one report, and one write for each slice of its
+//! Services.
 //!
-//! A write that a webhook holds up gives its task's place to others ([`Place::give_way`]).
+//! A write that a webhook holds up gives its task's place to others ([`Place::give_way`]), and so does a hook of a pod.
 
 pub(super) mod effect;
 #[cfg(test)]
@@ -19,7 +20,8 @@ use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{lock::keys::KeyRule, message::Message};
 use crate::{
-    routing::{OnWrite, Router},
+    health::Network,
+    routing::{OnLate, OnWrite, Router},
     telemetry::{ApiOutcome, Metrics},
 };
 use leadergroup_lock::Store;
@@ -36,13 +38,18 @@ pub(super) struct Context {
     /// Whether `EndpointSlices` are written for the groups that ask for it.
     pub(super) manages_endpoints: bool,
     pub(super) keys: KeyRule,
+    /// For the hooks of pods.
+    pub(super) pods: Arc<dyn Network>,
+    /// Leaves a task's place to others; none outside a task.
+    pub(super) give_way: Option<OnLate>,
 }
 
 impl Context {
     /// The same for a task with this place.
     fn at(&self, place: Place) -> Self {
-        let give_way = Arc::new(move || place.give_way().map(|late| Box::new(late) as Box<dyn Send>));
-        Self { router: self.router.clone().patient(give_way), ..self.clone() }
+        let give_way: OnLate = Arc::new(move || place.give_way().map(|late| Box::new(late) as Box<dyn Send>));
+        let router = self.router.clone().patient(give_way.clone());
+        Self { router, give_way: Some(give_way), ..self.clone() }
     }
 }
 

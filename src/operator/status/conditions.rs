@@ -156,6 +156,11 @@ fn accepted(view: View) -> Finding {
                 );
                 return finding(Accepted, true, Reason::DeletionRefused, message);
             }
+            if let Some(failed) = view.group.election().hook_failed() {
+                let message =
+                    format!("the spec can be carried out, but a hook failed and is sent again: {failed}");
+                return finding(Accepted, true, Reason::HookFailed, message);
+            }
             let advice = view.group.record().object.spec.advice();
             let message = advice.map_or_else(
                 || "the spec can be carried out".to_owned(),
@@ -235,6 +240,11 @@ fn change_under_way(election: &election::Group) -> String {
         };
         words += &format!("; it waits until a program {whose} is certainly over, for at most {limit}");
     }
+    match election.waits_for_hooks() {
+        Some(Role::Active) => words += "; it waits for the answer to spec.hooks.promote",
+        Some(_) => words += "; it waits for the answers to spec.hooks.demote",
+        None => {}
+    }
     words
 }
 
@@ -259,7 +269,7 @@ fn activity_of(view: View, holder: &Member, eligible: u32) -> Finding {
     }
 }
 
-/// The pods that the API server refuses to change, and why, for the end of a message.
+/// The pods that cannot get or lose a role, and why, for the end of a message.
 fn refusal(view: View) -> String {
     let mut refused = view.group.election().refused();
     let Some((member, first)) = refused.next() else { return String::new() };
@@ -269,7 +279,7 @@ fn refusal(view: View) -> String {
     };
     let what =
         if member.role == Role::Active { "cannot lose the active label" } else { "cannot become active" };
-    format!("; {}{more} {what}: {}", member.pod.name, first.message)
+    format!("; {}{more} {what}: {}", member.pod.name, first.refusal.message)
 }
 
 fn routed(view: View) -> Finding {

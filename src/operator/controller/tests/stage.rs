@@ -12,7 +12,7 @@ use super::objects::{answered, group, name, pod, pod_ref, row};
 use crate::{
     api::{LeaderGroup, Sighting},
     election::Phase,
-    health::{ProbeEvent, ProbeOutcome, ProbeStep, Prober},
+    health::{MachineNetwork, ProbeEvent, ProbeOutcome, ProbeStep, Prober},
     operator::{
         CALL_TIMEOUT, PROBES, QUEUE, STUCK,
         controller::{Controller, Health, Parts},
@@ -85,6 +85,8 @@ impl Stage {
                 store: store.expect("the URL is one"),
                 metrics,
                 messages,
+                pods: Arc::new(MachineNetwork),
+                give_way: None,
             },
             health: Health {
                 liveness: Liveness::new(STUCK),

@@ -1,0 +1,259 @@
+//! The pods' hooks: by these requests a program without an agent learns which role its pod has.
+//!
+//! In a change of holder they come between the strip and the promotion. First the pods that may have been active are
+//! told to be standbys, then the new holder is told to be active, and then it is labelled. As a promotion, a request may
+//! be repeated: by this replica or by the next owner, under the same term or a later one. So the token in it tells the
+//! pod which one counts.
+//!
+//! What a pod should know and was not told is sent in the background while the group is stable: to a pod that was silent
+//! when it lost the role, to an active one whose container was started again, and after a request that failed. A replica
+//! that has just become the owner tells all of them again, because only the pods know what they were told before.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    event::{Effect, Outcome, Ticket},
+    group::Group,
+    pacing::growing,
+    phase::{Change, Phase},
+    refusal::Refusal,
+    step::Effects,
+    world::Member,
+};
+use crate::api::{OnHookFailure, PodRef, Reason, Role, Verdict};
+
+/// The pause after the first request in the background that fails. It doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+
+/// What the pods were told, and the requests in the background.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Hooks {
+    /// The role that each pod may act in, by UID, as far as this replica knows since it became the owner.
+    told: BTreeMap<String, Told>,
+    /// The requests whose answers are awaited.
+    asked: Option<Asked>,
+    /// The earliest time of the next one in the background.
+    after: Duration,
+    /// Consecutive failures in the background.
+    failures: u32,
+    /// Why the last request failed.
+    failed: Option<String>,
+}
+
+/// What a pod was told last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Told {
+    role: Role,
+    /// How often its container had been started again when it answered: a program that is started again knows nothing.
+    /// None if the pod has not answered, or if another replica told it.
+    restarts: Option<i32>,
+}
+
+#[derive(Clone, Debug)]
+struct Asked {
+    /// The ticket, if this is in the background.
+    ticket: Option<Ticket>,
+    pods: Vec<(String, Told)>,
+}
+
+impl Hooks {
+    /// The replica is no longer the owner, or has just become it. The pauses hold all the same.
+    pub(super) fn forget(&mut self) {
+        *self = Self { after: self.after, failures: self.failures, ..Self::default() };
+    }
+
+    /// Whether this is the ticket of a request in the background.
+    pub(super) fn is(&self, ticket: Ticket) -> bool {
+        self.asked.as_ref().is_some_and(|asked| asked.ticket == Some(ticket))
+    }
+
+    /// The answers have arrived, but for those of the pods that failed.
+    fn answered(&mut self, failed: &[(PodRef, String)]) {
+        let pods = self.asked.take().map_or_else(Vec::new, |asked| asked.pods);
+        let succeeded = pods.into_iter().filter(|(uid, _)| failed.iter().all(|(pod, _)| pod.uid != *uid));
+        self.told.extend(succeeded);
+        self.failed = failed.first().map(|(_, why)| why.clone());
+    }
+
+    fn may_act_as_active(&self, uid: &str) -> bool {
+        self.told.get(uid).is_some_and(|told| told.role == Role::Active)
+    }
+}
+
+impl Group {
+    /// Between steps 3 and 4: tells the pods that may have been active that they are standbys, and then the new holder
+    /// that it is active. Goes on with step 4 if there is no pod to tell.
+    pub(super) fn tell(
+        &mut self,
+        role: Role,
+        change: Change,
+        witness: Option<String>,
+        effects: &mut Effects,
+    ) -> Phase {
+        let holder = &change.holder;
+        if role == Role::Active {
+            self.hooks.told.insert(holder.uid.clone(), Told { role, restarts: None });
+        } else {
+            self.note_former(&holder.uid);
+        }
+        let pods: Vec<_> = match role {
+            _ if self.world.policy.hooks.of(role).is_none() => Vec::new(),
+            Role::Active => vec![holder.clone()],
+            _ => self.to_demote(&holder.uid).map(|member| member.pod.clone()).collect(),
+        };
+        if pods.is_empty() {
+            return self.all_told(role, change, witness, effects);
+        }
+        self.hooks.asked = Some(Asked { ticket: None, pods: self.asked(role, &pods) });
+        let effect = Effect::Tell { role, token: self.known.declared.token, reason: change.reason, pods };
+        self.go(Phase::Telling { change, witness, role }, effect, effects)
+    }
+
+    fn all_told(
+        &mut self,
+        role: Role,
+        change: Change,
+        witness: Option<String>,
+        effects: &mut Effects,
+    ) -> Phase {
+        match (role, witness) {
+            (Role::Standby, witness) => self.tell(Role::Active, change, witness, effects),
+            (_, Some(version)) => self.promote(change, version, 0, effects),
+            (_, None) => self.recheck(change, 0, effects),
+        }
+    }
+
+    /// Notes the pods that may have been active before the declared term, or may have been told so.
+    fn note_former(&mut self, holder: &str) {
+        let members = &self.world.members;
+        self.hooks.told.retain(|uid, _| members.iter().any(|member| member.pod.uid == *uid));
+        let former = self.known.declared.strip.iter().chain(&self.known.row.pending);
+        for pod in former.filter(|pod| pod.uid != holder && members.iter().any(|it| it.pod == **pod)) {
+            let may_be_active = Told { role: Role::Active, restarts: None };
+            self.hooks.told.entry(pod.uid.clone()).or_insert(may_be_active);
+        }
+    }
+
+    /// The pods that are to be told that they are standbys. A silent one does not answer, and would only delay the
+    /// change; nor does one whose containers have ended.
+    fn to_demote(&self, holder: &str) -> impl Iterator<Item = &Member> {
+        self.world.members.iter().filter(move |member| {
+            let answers = !matches!(member.verdict, Verdict::Silent | Verdict::Ended(Reason::PodFinished));
+            member.pod.uid != holder && answers && self.hooks.may_act_as_active(&member.pod.uid)
+        })
+    }
+
+    fn asked(&self, role: Role, pods: &[PodRef]) -> Vec<(String, Told)> {
+        let restarts = |pod: &PodRef| self.member(&pod.uid).map(|member| member.restarts);
+        pods.iter().map(|pod| (pod.uid.clone(), Told { role, restarts: restarts(pod) })).collect()
+    }
+
+    /// The pods of this change have answered, or have not.
+    pub(super) fn told(
+        &mut self,
+        change: Change,
+        witness: Option<String>,
+        role: Role,
+        outcome: Outcome,
+        now: Duration,
+        effects: &mut Effects,
+    ) -> Phase {
+        let Outcome::Told(failed) = outcome else {
+            self.hooks.asked = None;
+            return self.back_off(now);
+        };
+        self.hooks.answered(&failed);
+        if !self.is_fit(&change.holder) {
+            return self.pass_over(change, now, effects);
+        }
+        let aborts = self.world.policy.hooks.of(role) == Some(OnHookFailure::Abort);
+        let mut failed = failed.into_iter().filter(|_| aborts);
+        if role == Role::Active {
+            return match failed.next().filter(|(holder, _)| !self.reads_as_active(holder)) {
+                Some((_, why)) => self.promotion_refused(change, Refusal::by_hook(why), now, effects),
+                // A pod that is labelled active already keeps the label.
+                None => self.all_told(role, change, witness, effects),
+            };
+        }
+        match failed.find(|(pod, _)| self.may_return(&change, pod)) {
+            Some((former, why)) => {
+                if let Some(member) = self.world.members.iter().find(|member| member.pod == former) {
+                    self.refusals.demotion(member, why);
+                }
+                self.stay(change, now, effects)
+            }
+            None => self.all_told(role, change, witness, effects),
+        }
+    }
+
+    /// Whether this pod, which cannot be demoted, is the former holder of a planned change and may become active again.
+    fn may_return(&self, change: &Change, former: &PodRef) -> bool {
+        change.reason.is_planned() && change.from.as_ref() == Some(former) && self.is_fit(former)
+    }
+
+    /// While the group is stable: tells a pod its role that should know it and does not.
+    pub(super) fn tell_later(&mut self, holder: &str, now: Duration, effects: &mut Effects) {
+        if self.hooks.asked.is_some() {
+            return;
+        }
+        self.note_former(holder);
+        let Some((role, pod)) = self.next_to_tell(holder) else {
+            (self.hooks.failures, self.hooks.failed) = (0, None);
+            return;
+        };
+        if now < self.hooks.after {
+            return self.wake_at(self.hooks.after);
+        }
+        let pods = vec![pod];
+        let asked = self.asked(role, &pods);
+        let (token, reason) = (self.known.declared.token, self.reason_of_term());
+        let ticket = self.emit(Effect::Tell { role, token, reason, pods }, effects);
+        self.hooks.asked = Some(Asked { ticket: Some(ticket), pods: asked });
+    }
+
+    /// The holder comes first. Pods are told only while there is fresh evidence that they work: a program that is being
+    /// started does not answer yet.
+    fn next_to_tell(&self, holder: &str) -> Option<(Role, PodRef)> {
+        let policy = self.world.policy.hooks;
+        let works = |member: &&Member| member.verdict == Verdict::Eligible;
+        let knows = |member: &Member| {
+            let told = Told { role: Role::Active, restarts: Some(member.restarts) };
+            self.hooks.told.get(&member.pod.uid) == Some(&told)
+        };
+        let holder_of = self.member(holder).filter(works).filter(|member| !knows(member));
+        let promote = holder_of.filter(|_| policy.promote.is_some()).map(|member| (Role::Active, member));
+        let demote = || self.to_demote(holder).find(works).filter(|_| policy.demote.is_some());
+        let next = promote.or_else(|| demote().map(|member| (Role::Standby, member)));
+        next.map(|(role, member)| (role, member.pod.clone()))
+    }
+
+    /// Handles the answer to a request in the background.
+    pub(super) fn told_later(&mut self, outcome: Outcome, now: Duration) {
+        let failed = match outcome {
+            Outcome::Told(failed) => failed,
+            _ => self.hooks.asked.take().map_or_else(Vec::new, |_| Vec::new()),
+        };
+        self.hooks.answered(&failed);
+        self.hooks.failures = if failed.is_empty() { 0 } else { self.hooks.failures + 1 };
+        self.hooks.after = now + growing(FIRST_PAUSE, LONGEST_PAUSE, self.hooks.failures);
+    }
+
+    /// Whether this is the ticket of a hook's request in the background.
+    pub(crate) fn is_telling(&self, ticket: Ticket) -> bool {
+        self.hooks.is(ticket)
+    }
+
+    /// Why the last hook failed, if a pod still has to be told its role.
+    pub(crate) fn hook_failed(&self) -> Option<&str> {
+        self.hooks.failed.as_deref()
+    }
+
+    /// The role whose hooks the present change waits for.
+    pub(crate) fn waits_for_hooks(&self) -> Option<Role> {
+        match self.phase {
+            Phase::Telling { role, .. } => Some(role),
+            _ => None,
+        }
+    }
+}
