@@ -5,9 +5,10 @@
 //! be repeated: by this replica or by the next owner, under the same term or a later one. So the token in it tells the
 //! pod which one counts.
 //!
-//! What a pod should know and was not told is sent in the background while the group is stable: to a pod that was silent
-//! when it lost the role, to an active one whose container was started again, and after a request that failed. A replica
-//! that has just become the owner tells all of them again, because only the pods know what they were told before.
+//! While the group is stable, each pod that works is told its role in the background, unless it was told that role since
+//! its container started: a pod that was silent when it lost the role, one whose container was started again, and one
+//! whose request failed. A replica that has just become the owner tells all pods, because only they know what they were
+//! told before.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -26,27 +27,32 @@ use crate::api::{OnHookFailure, PodRef, Reason, Role, Verdict};
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
-/// What the pods were told, and the requests in the background.
+/// What the pods were told, and the requests that are under way.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hooks {
-    /// The role that each pod may act in, by UID, as far as this replica knows since it became the owner.
-    told: BTreeMap<String, Told>,
+    /// By the pod's UID, as far as this replica knows since it became the owner.
+    pods: BTreeMap<String, Known>,
     /// The requests whose answers are awaited.
     asked: Option<Asked>,
-    /// The earliest time of the next one in the background.
-    after: Duration,
-    /// Consecutive failures in the background.
-    failures: u32,
     /// Why the last request failed.
     failed: Option<String>,
 }
 
-/// What a pod was told last.
+/// What is known of a pod.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    told: Told,
+    /// Consecutive failures in the background, and the earliest time of the next request.
+    failures: u32,
+    after: Duration,
+}
+
+/// The role in which a pod may act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Told {
     role: Role,
-    /// How often its container had been started again when it answered: a program that is started again knows nothing.
-    /// None if the pod has not answered, or if another replica told it.
+    /// How often its container had been started again when it was told so: a program that is started again knows
+    /// nothing. None if it may have been told so by another replica, or has not answered.
     restarts: Option<i32>,
 }
 
@@ -58,9 +64,9 @@ struct Asked {
 }
 
 impl Hooks {
-    /// The replica is no longer the owner, or has just become it. The pauses hold all the same.
+    /// The replica is no longer the owner, or has just become it.
     pub(super) fn forget(&mut self) {
-        *self = Self { after: self.after, failures: self.failures, ..Self::default() };
+        *self = Self::default();
     }
 
     /// Whether this is the ticket of a request in the background.
@@ -68,16 +74,33 @@ impl Hooks {
         self.asked.as_ref().is_some_and(|asked| asked.ticket == Some(ticket))
     }
 
+    fn set(&mut self, uid: &str, told: Told) {
+        self.pods.insert(uid.to_owned(), Known { told, failures: 0, after: Duration::ZERO });
+    }
+
     /// The answers have arrived, but for those of the pods that failed.
-    fn answered(&mut self, failed: &[(PodRef, String)]) {
-        let pods = self.asked.take().map_or_else(Vec::new, |asked| asked.pods);
-        let succeeded = pods.into_iter().filter(|(uid, _)| failed.iter().all(|(pod, _)| pod.uid != *uid));
-        self.told.extend(succeeded);
+    fn answered(&mut self, failed: &[(PodRef, String)], now: Duration) {
+        let Some(Asked { ticket, pods }) = self.asked.take() else { return };
         self.failed = failed.first().map(|(_, why)| why.clone());
+        for (uid, told) in pods {
+            if failed.iter().all(|(pod, _)| pod.uid != uid) {
+                self.set(&uid, told);
+            } else if ticket.is_some() {
+                self.postpone(uid, now);
+            }
+        }
+    }
+
+    fn postpone(&mut self, uid: String, now: Duration) {
+        let nothing = Told { role: Role::None, restarts: None };
+        let new = Known { told: nothing, failures: 0, after: Duration::ZERO };
+        let known = self.pods.entry(uid).or_insert(new);
+        known.failures += 1;
+        known.after = now + growing(FIRST_PAUSE, LONGEST_PAUSE, known.failures);
     }
 
     fn may_act_as_active(&self, uid: &str) -> bool {
-        self.told.get(uid).is_some_and(|told| told.role == Role::Active)
+        self.pods.get(uid).is_some_and(|known| known.told.role == Role::Active)
     }
 }
 
@@ -93,7 +116,7 @@ impl Group {
     ) -> Phase {
         let holder = &change.holder;
         if role == Role::Active {
-            self.hooks.told.insert(holder.uid.clone(), Told { role, restarts: None });
+            self.hooks.set(&holder.uid, Told { role, restarts: None });
         } else {
             self.note_former(&holder.uid);
         }
@@ -127,11 +150,12 @@ impl Group {
     /// Notes the pods that may have been active before the declared term, or may have been told so.
     fn note_former(&mut self, holder: &str) {
         let members = &self.world.members;
-        self.hooks.told.retain(|uid, _| members.iter().any(|member| member.pod.uid == *uid));
+        self.hooks.pods.retain(|uid, _| members.iter().any(|member| member.pod.uid == *uid));
         let former = self.known.declared.strip.iter().chain(&self.known.row.pending);
-        for pod in former.filter(|pod| pod.uid != holder && members.iter().any(|it| it.pod == **pod)) {
-            let may_be_active = Told { role: Role::Active, restarts: None };
-            self.hooks.told.entry(pod.uid.clone()).or_insert(may_be_active);
+        let unknown = former.filter(|pod| pod.uid != holder && !self.hooks.pods.contains_key(&pod.uid));
+        let unknown = unknown.filter(|pod| members.iter().any(|member| member.pod == **pod));
+        for uid in unknown.map(|pod| pod.uid.clone()).collect::<Vec<_>>() {
+            self.hooks.set(&uid, Told { role: Role::Active, restarts: None });
         }
     }
 
@@ -163,7 +187,7 @@ impl Group {
             self.hooks.asked = None;
             return self.back_off(now);
         };
-        self.hooks.answered(&failed);
+        self.hooks.answered(&failed, now);
         if !self.is_fit(&change.holder) {
             return self.pass_over(change, now, effects);
         }
@@ -192,18 +216,20 @@ impl Group {
         change.reason.is_planned() && change.from.as_ref() == Some(former) && self.is_fit(former)
     }
 
-    /// While the group is stable: tells a pod its role that should know it and does not.
+    /// While the group is stable: tells a pod its role, if it may not know it.
     pub(super) fn tell_later(&mut self, holder: &str, now: Duration, effects: &mut Effects) {
         if self.hooks.asked.is_some() {
             return;
         }
-        self.note_former(holder);
-        let Some((role, pod)) = self.next_to_tell(holder) else {
-            (self.hooks.failures, self.hooks.failed) = (0, None);
-            return;
-        };
-        if now < self.hooks.after {
-            return self.wake_at(self.hooks.after);
+        let untold: Vec<_> = self.untold(holder).map(|(role, member)| (role, member.pod.clone())).collect();
+        if untold.is_empty() {
+            self.hooks.failed = None;
+        }
+        let after = |pod: &PodRef| self.hooks.pods.get(&pod.uid).map_or(Duration::ZERO, |known| known.after);
+        let Some((role, pod)) = untold.into_iter().min_by_key(|(_, pod)| after(pod)) else { return };
+        let after = after(&pod);
+        if now < after {
+            return self.wake_at(after);
         }
         let pods = vec![pod];
         let asked = self.asked(role, &pods);
@@ -212,31 +238,31 @@ impl Group {
         self.hooks.asked = Some(Asked { ticket: Some(ticket), pods: asked });
     }
 
-    /// The holder comes first. Pods are told only while there is fresh evidence that they work: a program that is being
+    /// The pods that may not know their role, the holder first. Only pods that work are told: a program that is being
     /// started does not answer yet.
-    fn next_to_tell(&self, holder: &str) -> Option<(Role, PodRef)> {
-        let policy = self.world.policy.hooks;
-        let works = |member: &&Member| member.verdict == Verdict::Eligible;
-        let knows = |member: &Member| {
-            let told = Told { role: Role::Active, restarts: Some(member.restarts) };
-            self.hooks.told.get(&member.pod.uid) == Some(&told)
-        };
-        let holder_of = self.member(holder).filter(works).filter(|member| !knows(member));
-        let promote = holder_of.filter(|_| policy.promote.is_some()).map(|member| (Role::Active, member));
-        let demote = || self.to_demote(holder).find(works).filter(|_| policy.demote.is_some());
-        let next = promote.or_else(|| demote().map(|member| (Role::Standby, member)));
-        next.map(|(role, member)| (role, member.pod.clone()))
+    fn untold(&self, holder: &str) -> impl Iterator<Item = (Role, &Member)> {
+        let (holders, others): (Vec<_>, Vec<_>) =
+            self.world.members.iter().partition(|member| member.pod.uid == holder);
+        let holders = holders.into_iter().map(|member| (Role::Active, member));
+        let all = holders.chain(others.into_iter().map(|member| (Role::Standby, member)));
+        all.filter(|(role, member)| {
+            let told = Told { role: *role, restarts: Some(member.restarts) };
+            let knows = self.hooks.pods.get(&member.pod.uid).is_some_and(|known| known.told == told);
+            member.verdict == Verdict::Eligible && self.world.policy.hooks.of(*role).is_some() && !knows
+        })
     }
 
     /// Handles the answer to a request in the background.
     pub(super) fn told_later(&mut self, outcome: Outcome, now: Duration) {
         let failed = match outcome {
             Outcome::Told(failed) => failed,
-            _ => self.hooks.asked.take().map_or_else(Vec::new, |_| Vec::new()),
+            // It was not sent.
+            _ => {
+                let pods = self.hooks.asked.take().map_or_else(Vec::new, |asked| asked.pods);
+                return pods.into_iter().for_each(|(uid, _)| self.hooks.postpone(uid, now));
+            }
         };
-        self.hooks.answered(&failed);
-        self.hooks.failures = if failed.is_empty() { 0 } else { self.hooks.failures + 1 };
-        self.hooks.after = now + growing(FIRST_PAUSE, LONGEST_PAUSE, self.hooks.failures);
+        self.hooks.answered(&failed, now);
     }
 
     /// Whether this is the ticket of a hook's request in the background.
