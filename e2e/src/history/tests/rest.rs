@@ -337,7 +337,12 @@ fn i6_the_deadline_of_each_reason() {
     let reasons =
         ["PodDeleted", "Switchover", "ProbeRefused", "Silent", "ContainerTerminated", "PodNotReady"];
     assert_eq!(reasons.map(within), [3, 3, 4, 7, 7, 7]);
-    assert_eq!(Deadline::usual("a", moment(1), "Silent", ttl, refused).from_evidence.as_secs(), 2);
+    let usual = Deadline::usual("a", moment(1), "Silent", ttl, refused);
+    assert_eq!(usual.from_evidence.as_secs(), 2);
+    let busy = usual.on_a_busy_machine();
+    assert_eq!((busy.within.as_secs(), busy.from_evidence.as_secs()), (9, 4));
+    let of_old_evidence = Deadline { from_evidence: Duration::MAX, ..busy }.on_a_busy_machine();
+    assert_eq!(of_old_evidence.from_evidence, Duration::MAX);
 }
 
 impl Tape {
