@@ -22,12 +22,7 @@ impl Group {
             return self.retire(Retirement::at(Removal::Tombstone), effects);
         }
         self.weigh_request(now);
-        let seen = &self.world.declared;
-        if seen.token > self.known.declared.token
-            || (seen.token == self.known.declared.token && seen.grant != self.known.declared.grant)
-        {
-            // Another replica declared a term: our row or our ownership is out of date. A lagging watch cannot cause
-            // this.
+        if self.is_overtaken() {
             return self.read(effects);
         }
         if self.known.row.holder.as_ref().is_some_and(|holder| self.case_against(holder).is_none()) {
@@ -57,6 +52,13 @@ impl Group {
                 Some(reason) => self.replace(&holder, reason, now, effects),
             },
         }
+    }
+
+    /// Whether another replica declared a term, so that the row that is known, or the ownership, is out of date. A
+    /// lagging watch cannot cause this.
+    pub(super) fn is_overtaken(&self) -> bool {
+        let (seen, known) = (&self.world.declared, &self.known.declared);
+        seen.token > known.token || (seen.token == known.token && seen.grant != known.grant)
     }
 
     /// The reason to replace the holder; none if it is healthy or merely unproven.

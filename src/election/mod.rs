@@ -29,12 +29,12 @@
 //! | `Verifying` | a read of the holder, to confirm that it has failed | `Verified` → `Granting`, `Trying`, `Vacating`, `Stable`, `Resuming`, `BackingOff` |
 //! | `Relabelling` | a read of the holder, which has lost its label | `Verified` → `Granting`, `Trying`, `Stable`, `BackingOff` |
 //! | `Trying` | a dry run of step 4 | `Accepted` → `Granting`, `Stable`, `Resuming`; `Refused` → `Granting`, `Stable`, `Resuming`, `BackingOff`; `HolderRefused` → `Stable`; `Failed`, `Unknown`, `Outdated` → `Granting`, `Stable`, `BackingOff` |
-//! | `Stopping` | the end of the former holder's program, before a planned change | `Declared`, `Turn` → `Granting`, `Stable` |
+//! | `Stopping` | the end of the former holder's program, before a planned change | `Declared`, `Turn` → `Granting`, `Reading`, `Stable` |
 //! | `Granting` | step 1 | `Granted` → `Fencing`, `Declaring`, `Trying`, `Resuming`; `Turn` → `Retiring` |
 //! | `Fencing` | the writes that end the declared term | `Stamped` → `Declaring`, `Granting`, `BackingOff`; `Stripped`, `Rechecked` → `Declaring`, `BackingOff`; `Promoted` → `Declaring` |
 //! | `Declaring` | step 2 | `Declared` → `Stripping`, `Granting`, `Trying`, `Resuming` |
 //! | `Stripping` | step 3 | `Stripped` → `Clearing`, `Telling`, `Promoting`, `Rechecking`, `Granting`, `Trying`, `Resuming` |
-//! | `Clearing` | the end of the former program, so that the next one may start | `Declared` → `Telling`, `Promoting`, `Rechecking`, `Granting`, `Trying`, `Resuming`; `Turn` → `Granting`, `Trying`, `Resuming` |
+//! | `Clearing` | the end of the former program, so that the next one may start | `Declared` → `Telling`, `Promoting`, `Rechecking`, `Granting`, `Trying`, `Resuming`; `Turn` → `Granting`, `Trying`, `Resuming`, `Reading` |
 //! | `Telling` | the answers of pods that are told their role, before step 4 | `Told` → `Promoting`, `Rechecking`, `Granting`, `Trying`, `Resuming`, `BackingOff` |
 //! | `Promoting` | step 4 | `Promoted` → `Confirming`; `Conflict` → `Rechecking`, `BackingOff`; `Refused` → `Granting`, `Trying`, `Resuming`, `BackingOff` |
 //! | `Rechecking` | a read of the new holder, the declaration and the row before step 4 | `Rechecked` → `Promoting`, `Granting`, `Trying`, `Resuming`, `BackingOff` |

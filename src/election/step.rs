@@ -95,6 +95,11 @@ impl Group {
             Phase::Stable if self.world.stopping => phase,
             Phase::Stable if self.known.doubted => self.read(effects),
             Phase::Stable => self.evaluate(now, effects),
+            Phase::Stopping { declaring: None, .. } | Phase::Clearing { declaring: None, .. }
+                if self.is_overtaken() =>
+            {
+                self.read(effects)
+            }
             Phase::Stopping { change, declaring: None, until } => self.stopping(change, until, now, effects),
             Phase::Clearing { change, witness, declaring: None } => self.clear(change, witness, now, effects),
             Phase::Granting { change, request, attempt } => {

@@ -3,7 +3,7 @@
 use k8s_openapi::api::{core::v1::Pod, events::v1::Event};
 use kube::{
     Api, ResourceExt as _,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use leadergroup::api::{FIELD_MANAGER, ROLE_LABEL};
 use serde_json::json;
@@ -90,6 +90,37 @@ async fn each_change_of_holder_is_an_event_of_its_own_and_foreign_labels_are_one
         let managers = managers(fields);
         assert!(managers.iter().any(|name| name == FIELD_MANAGER), "{managers:?}");
     }
+    kubelet.abort();
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+}
+
+#[tokio::test]
+async fn the_label_of_a_last_pod_that_ends_is_no_foreign_one() {
+    let server = ApiServer::shared().await;
+    let client = server.client().await;
+    let namespace = server.namespace("last-label").await;
+    let (groups, pods) =
+        (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client.clone(), &namespace));
+    let events = Api::<Event>::namespaced(client.clone(), &namespace);
+    let kubelet = keep_lease(client, "node-of-last-label").await;
+    run_pod(&pods, "web-0", "node-of-last-label").await;
+    let spec = json!({ "selector": { "matchLabels": { "app": "web" } } });
+    groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
+    let (database, _store) = postgres::migrated().await;
+    let mut operator = Operator::start(server, &namespace, &database.url());
+    eventually("the first holder", async || active(&pods).await == ["web-0"]).await;
+
+    pods.delete("web-0", &DeleteParams::default().grace_period(30)).await.unwrap();
+    eventually("the label to go while the pod ends", async || active(&pods).await.is_empty()).await;
+    run_pod(&pods, "web-1", "node-of-last-label").await;
+    // Events are written in their order.
+    let about = async |reason: &str, pod: &str| {
+        let all = events.list(&ListParams::default()).await.unwrap().items;
+        let notes = all.into_iter().filter(|event| event.reason.as_deref() == Some(reason));
+        notes.filter_map(|event| event.note).filter(|note| note.contains(pod)).count()
+    };
+    eventually("the next holder's Event", async || about("FirstHolder", "web-1").await == 1).await;
+    assert_eq!(about("ForeignLabel", "web-0").await, 0);
     kubelet.abort();
     assert!(operator.end().await.0.success(), "{}", operator.log());
 }

@@ -47,6 +47,10 @@ struct Pod {
     term: Option<(String, i64)>,
     /// The evidence since then.
     against: Vec<Report>,
+    /// When the operator wrote it last, by its managed fields.
+    written: Option<String>,
+    /// When the operator took the active label off it, if that is the last change of its role.
+    stripped: Option<Moment>,
 }
 
 /// An active pod lost the lock.
@@ -56,7 +60,8 @@ struct Replaced {
     revision: i64,
     token: i64,
     former: PodRef,
-    /// When.
+    /// When the next term was declared; or when the operator took the label off it, if that came before: a change that
+    /// was begun may be declared late.
     at: Moment,
     /// The lock's ttl.
     ttl: Duration,
@@ -176,6 +181,8 @@ impl Pass {
         self.names.insert(name, now.uid.clone());
         let pod = self.pods.entry(now.uid.clone()).or_default();
         let before = pod.view.replace(now.clone());
+        let is_operators = pod.written != change.operator;
+        pod.written.clone_from(&change.operator);
         let stamp: Option<Stamp> = now.stamp.as_deref().and_then(|stamp| stamp.parse().ok());
         let term = stamp.map(|stamp| (stamp.group.clone(), stamp.token));
         if let Some((uid, token)) = term
@@ -188,6 +195,12 @@ impl Pass {
         }
         let Some(before) = before else { return };
         let group = pod.term.as_ref().and_then(|(uid, _)| self.groups.get(uid));
+        let is_active = |pod: &PodView| group.is_some_and(|group| pod.is_active(&group.routing));
+        if is_active(now) {
+            pod.stripped = None;
+        } else if is_active(&before) && is_operators {
+            pod.stripped = Some(change.seen);
+        }
         let left = group.is_some_and(|group| group.selects(&before.labels) && !group.selects(&now.labels));
         let restarted = now.restarts > before.restarts;
         pod.reported(Evidence::Deleted, now.deleting || left, true, change.seen);
@@ -223,7 +236,7 @@ impl Pass {
                 revision: change.revision,
                 token: next.token,
                 former,
-                at: change.seen,
+                at: pod.stripped.unwrap_or(change.seen),
                 ttl: group.ttl,
                 against: pod.against.clone(),
             });

@@ -71,6 +71,7 @@ impl Scenario {
         if let Some(within) = within {
             deadline = Deadline { within, from_evidence: within, ..deadline };
         }
+        let deadline = self.due(deadline);
         let mut measured = Measured {
             fault: fault.to_owned(),
             token: after.token,
@@ -180,9 +181,15 @@ impl Scenario {
     /// added.
     pub async fn are_replaced(&mut self, deadlines: Vec<Deadline>) -> Result<usize> {
         let due = Deadline::of_holders(deadlines, &check(&self.objects().await?).promotions);
+        let due: Vec<_> = due.into_iter().map(|deadline| self.due(deadline)).collect();
         let count = due.len();
         self.deadlines.extend(due);
         Ok(count)
+    }
+
+    /// The deadline, with more time beside other scenarios.
+    fn due(&self, deadline: Deadline) -> Deadline {
+        if self.stage.together.is_going_on() { deadline.on_a_busy_machine() } else { deadline }
     }
 
     async fn promotion_of(&self, active: &Active) -> Result<Promotion> {

@@ -138,6 +138,25 @@ fn the_word_of_the_agent_or_the_kubelet_ends_the_wait() {
     }
 }
 
+/// Two databases act as primary: a change of this replica's waits while another one completes a later term.
+#[test]
+fn a_change_that_another_replica_has_overtaken_does_not_go_on_waiting() {
+    let later = Declaration { token: 7, ..declaration(7, Some("b"), &["a"]) };
+    let mut case = failed_over();
+    case.world(World { declared: later.clone(), ..silent() });
+    assert_eq!(case.effect(), Effect::Read);
+    let other_grant =
+        Declaration { grant: Some("another".to_owned()), ..failed_over().group.declared().clone() };
+    let mut case = failed_over();
+    case.world(World { declared: other_grant, ..silent() });
+    assert_eq!(case.effect(), Effect::Read);
+    let mut case = Case::stable(requested());
+    case.next();
+    case.answer(Outcome::Declared);
+    case.world(World { declared: later, ..requested() });
+    assert_eq!(case.effect(), Effect::Read);
+}
+
 #[test]
 fn no_other_word_ends_the_wait() {
     let mut low = silent();

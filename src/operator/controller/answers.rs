@@ -46,8 +46,10 @@ impl Controller {
         // Stamping standbys is protection in depth. Its failure does not keep any pod from being active.
         let stamping = group.election().is_stamping(done.ticket);
         if group.election().is_repairing(done.ticket) {
-            let record = group.record().clone();
-            self.events.stripped(&record.object, &stripped, now);
+            let (record, declared) = (group.record().clone(), group.election().declared().holder.clone());
+            // The last holder has the label from the operator, and keeps it until its lock is free.
+            let foreign: Vec<_> = stripped.into_iter().filter(|pod| declared.as_ref() != Some(pod)).collect();
+            self.events.stripped(&record.object, &foreign, now);
         }
         let Some(group) = self.groups.get_mut(&done.group) else { return };
         // So is the deletion of former holders; the status says what is refused.

@@ -38,6 +38,10 @@ pub fn edit_fencing_token(run: &mut Simulation, kind: &'static str) -> Begun {
     edit_annotation(run, kind, FENCING_ANNOTATION)
 }
 
+/// A stamp that is so far ahead is not that of the declared term, which may be ahead of the pod's. The operator could
+/// not tell that one from its own.
+const AHEAD: i64 = 1_000;
+
 fn edit_annotation(run: &mut Simulation, kind: &'static str, annotation: &'static str) -> Begun {
     let Some(pod) = run.any_pod() else { return Begun::Nothing };
     let found = {
@@ -50,7 +54,7 @@ fn edit_annotation(run: &mut Simulation, kind: &'static str, annotation: &'stati
     let token: i64 = token.parse().unwrap_or(7);
     let edited = match run.random.below(5) {
         0 => None,
-        1 => Some(format!("{of}/{}", token + 1)),
+        1 => Some(format!("{of}/{}", token + AHEAD)),
         2 => Some(format!("{of}/{}", token - 1)),
         3 => Some(format!("9c4e1c9a-0000-4000-8000-000000000000/{token}")),
         _ => Some("nothing of the kind".to_owned()),

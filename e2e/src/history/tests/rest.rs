@@ -204,6 +204,26 @@ fn replaced_later(what: &[Value], seconds: i64, reason: &str, faults: Vec<Fault>
     tape.violated()
 }
 
+/// The change was begun during the fault, and declared long after it.
+#[test]
+fn i5_a_pod_that_the_operator_stripped_in_time_has_lost_the_lock_then() {
+    for (operator, violated) in [(Some("it"), vec![]), (None, vec![Invariant::Evidence])] {
+        let mut tape = first();
+        tape.pod_in("a", "active", "g/1", &json!({}));
+        let until = u64::try_from(tape.history.complete_to).expect("it grows") + 2;
+        tape.history.faults = Some(vec![fault("a", PROBED, 1, Some(until))]);
+        tape.pod_in("a", "standby", "g/1", &json!({}));
+        tape.history.changes.last_mut().expect("it was added").operator = operator.map(str::to_owned);
+        tape.slice("web-1", "IPv4", &[]);
+        tape.history.complete_to += 600;
+        tape.grant(2, "b");
+        tape.group(2, Some("b"));
+        tape.pod_in("b", "active", "g/2", &json!({}));
+        tape.explained(2, "b", "Resumed");
+        assert_eq!(tape.violated(), violated, "{operator:?}");
+    }
+}
+
 #[test]
 fn i5_a_fault_that_was_undone_long_ago() {
     let undone = |from, until| vec![fault("a", PROBED, from, Some(until))];
@@ -337,7 +357,12 @@ fn i6_the_deadline_of_each_reason() {
     let reasons =
         ["PodDeleted", "Switchover", "ProbeRefused", "Silent", "ContainerTerminated", "PodNotReady"];
     assert_eq!(reasons.map(within), [3, 3, 4, 7, 7, 7]);
-    assert_eq!(Deadline::usual("a", moment(1), "Silent", ttl, refused).from_evidence.as_secs(), 2);
+    let usual = Deadline::usual("a", moment(1), "Silent", ttl, refused);
+    assert_eq!(usual.from_evidence.as_secs(), 2);
+    let busy = usual.on_a_busy_machine();
+    assert_eq!((busy.within.as_secs(), busy.from_evidence.as_secs()), (9, 4));
+    let of_old_evidence = Deadline { from_evidence: Duration::MAX, ..busy }.on_a_busy_machine();
+    assert_eq!(of_old_evidence.from_evidence, Duration::MAX);
 }
 
 impl Tape {
