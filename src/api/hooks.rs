@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{HumanDuration, ProbePort, Reason, Role, rules, schema};
+use super::{HumanDuration, Reason, Role, rules, schema};
 
 /// How long a hook may take at most. A change of holder waits for it.
 pub(super) const LONGEST_HOOK: Duration = Duration::from_secs(30);
@@ -36,7 +37,7 @@ pub struct HookSpec {
     pub path: String,
     /// port is the port, by number or by its name in the container.
     #[schemars(schema_with = "schema::port")]
-    pub port: ProbePort,
+    pub port: IntOrString,
     /// timeout is how long the request may take. A change of holder waits for the answer. From 100ms to 30s. Defaults
     /// to 5s.
     #[serde(default = "default_timeout")]

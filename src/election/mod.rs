@@ -75,6 +75,7 @@ mod step;
 mod switchover;
 #[cfg(test)]
 mod tests;
+mod told;
 mod unused;
 mod world;
 

@@ -62,6 +62,11 @@ impl Told {
         active.map(|member| member.pod.name.as_str()).collect()
     }
 
+    fn failed_hooks(&self) -> Vec<(&str, &str)> {
+        let failed = self.case.group.failed_hooks();
+        failed.map(|(member, why)| (member.pod.name.as_str(), why)).collect()
+    }
+
     /// Carries out what the group asks for until it asks for nothing, and answers hooks like this. Returns the requests
     /// to hooks, in order.
     fn play(&mut self, answer: &mut dyn FnMut(&Request) -> Outcome) -> Vec<Request> {
@@ -283,7 +288,7 @@ fn with_continue_the_pod_is_labelled_and_the_hook_is_sent_again_after_growing_pa
     group.request_switchover("1", "b");
     assert_eq!(group.play(&mut |_| failed("b"))[0], to(Role::Active, 6, &["b"]));
     assert_eq!(group.active(), ["b"]);
-    assert_eq!(group.case.group.hook_failed(), Some("HTTP 500"));
+    assert_eq!(group.failed_hooks(), [("b", "HTTP 500")]);
     let mut pauses = Vec::new();
     while pauses.len() < 8 {
         let pause = group.wait();
@@ -295,7 +300,47 @@ fn with_continue_the_pod_is_labelled_and_the_hook_is_sent_again_after_growing_pa
     while group.play(&mut |_| told()).is_empty() {
         group.wait();
     }
-    assert_eq!(group.case.group.hook_failed(), None);
+    assert_eq!(group.failed_hooks(), []);
+}
+
+/// There is no dry run of a hook, and each attempt interrupts the service.
+#[test]
+fn planned_changes_to_a_pod_whose_hook_always_refuses_become_rare() {
+    let mut group = Told::new(hooks(Some(Abort), None));
+    group.change(|world| {
+        world.members.truncate(2);
+        world.members[0].leaving = true;
+    });
+    let mut attempts = Vec::new();
+    let end = group.case.now + Duration::from_mins(10);
+    while group.case.now < end {
+        let requests = group.play(&mut |request| if request.2 == ["b"] { failed("b") } else { told() });
+        assert_eq!(group.active(), ["a"]);
+        if requests.iter().any(|request| request.2 == ["b"]) {
+            attempts.push(group.case.now.as_secs());
+        }
+        // A write of somebody else to the pod is no reason to try its hook again.
+        group.change(|world| world.members[1].version += "1");
+        if group.case.asked.is_empty() {
+            group.wait();
+        }
+    }
+    let pauses: Vec<_> = attempts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(pauses.len() > 5 && pauses[4..].iter().all(|pause| *pause >= 60), "{pauses:?}");
+}
+
+#[test]
+fn only_pods_that_are_to_be_told_a_role_count_as_not_told() {
+    let mut group = Told::new(hooks(Some(Abort), None));
+    group.change(|world| world.members[0].verdict = Verdict::Ended(Reason::PodDeleted));
+    group.play(&mut |request| if request.2 == ["b"] { failed("b") } else { told() });
+    assert_eq!(group.active(), ["c"]);
+    assert_eq!(group.failed_hooks(), [], "there is no hook that tells b that it is a standby");
+    group.change(|world| world.policy.hooks.demote = Some(Continue));
+    group.play(&mut |request| if request.2 == ["b"] { failed("b") } else { told() });
+    assert_eq!(group.failed_hooks(), [("b", "HTTP 500")]);
+    group.change(|world| world.members[1].verdict = Verdict::Ended(Reason::PodDeleted));
+    assert_eq!(group.failed_hooks(), []);
 }
 
 #[test]

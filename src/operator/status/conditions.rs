@@ -156,9 +156,17 @@ fn accepted(view: View) -> Finding {
                 );
                 return finding(Accepted, true, Reason::DeletionRefused, message);
             }
-            if let Some(failed) = view.group.election().hook_failed() {
-                let message =
-                    format!("the spec can be carried out, but a hook failed and is sent again: {failed}");
+            let mut failed = view.group.election().failed_hooks();
+            if let Some((member, why)) = failed.next() {
+                let more = match failed.count() {
+                    0 => String::new(),
+                    others => format!(" and {others} more"),
+                };
+                let message = format!(
+                    "the spec can be carried out, but {}{more} could not be told its role by its hook, which is sent \
+                     again: {why}",
+                    member.pod.name
+                );
                 return finding(Accepted, true, Reason::HookFailed, message);
             }
             let advice = view.group.record().object.spec.advice();
