@@ -98,10 +98,12 @@ pub struct RoleChange<'a> {
     pub reason: Reason,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
 fn role_name<S: Serializer>(role: &Role, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(if *role == Role::Active { super::ACTIVE_VALUE } else { super::STANDBY_VALUE })
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
 fn reason_name<S: Serializer>(reason: &Reason, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(reason)
 }
