@@ -1,14 +1,14 @@
 //! The pods' hooks: by these requests a program without an agent learns which role its pod has.
 //!
 //! In a change of holder they come between the strip and the promotion. First the pods that may have been active are
-//! told to be standbys, then the new holder is told to be active, and then it is labelled. As a promotion, a request may
-//! be repeated: by this replica or by the next owner, under the same term or a later one. So the token in it tells the
-//! pod which one counts.
+//! told that they are standbys, then the new holder that it is active, and then it is labelled. A request may be
+//! repeated, by this replica or by the next owner, under the same term or a later one. So the token in it tells the pod
+//! which one counts.
 //!
-//! While the group is stable, each pod that works is told its role in the background, unless it was told that role since
-//! its container started: a pod that was silent when it lost the role, one whose container was started again, and one
-//! whose request failed. A replica that has just become the owner tells all pods, because only they know what they were
-//! told before.
+//! While the group is stable, each pod that works is told its role in the background, unless it was told that role
+//! since its container started: a pod that was silent when it lost the role, one whose container was started again, and
+//! one whose request failed. A replica that has just become the owner tells all pods, because only they know what they
+//! were told before.
 
 use std::time::Duration;
 

@@ -55,8 +55,8 @@ impl Refused {
         self.refusal.reason == Reason::HookFailed
     }
 
-    /// When to try again, if no pause is longer than `longest`. There is no dry run of a hook, so each attempt uses up a
-    /// term, and the pauses are not shortened.
+    /// When to try again, if no pause is longer than `longest`. There is no dry run of a hook, so each attempt uses up
+    /// a term, and the pauses are not shortened.
     fn due(&self, longest: Duration) -> Duration {
         let longest = if self.is_by_hook() { LONGEST_PAUSE } else { longest };
         self.at.map_or(Duration::ZERO, |at| at + self.pause.min(longest))

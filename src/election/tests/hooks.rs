@@ -386,6 +386,48 @@ fn a_pod_that_failed_is_replaced_although_it_cannot_be_demoted() {
 }
 
 #[test]
+fn a_failover_goes_on_although_the_former_pod_recovers_and_cannot_be_demoted() {
+    let mut group = Told::new(hooks(Some(Continue), Some(Abort)));
+    group.change(|world| world.members[0].verdict = Verdict::Failing(Reason::ProbeRefused));
+    for outcome in [Outcome::Granted { token: 6 }, Outcome::Declared, Outcome::Stripped] {
+        group.case.answer(outcome);
+    }
+    assert_eq!(request(&group.case.effect()), Some(to(Role::Standby, 6, &["a"])));
+    let mut world = group.world.clone();
+    world.declared = group.case.group.declared().clone();
+    (world.members[0].role, world.members[0].stamp) = (Role::Standby, Some(6));
+    group.case.meanwhile(world);
+    group.case.answer(failed("a"));
+    assert_eq!(request(&group.case.effect()), Some(to(Role::Active, 6, &["b"])));
+}
+
+#[test]
+fn a_replica_that_was_not_the_owner_for_a_while_tells_all_pods_again() {
+    let mut group = Told::new(hooks(Some(Continue), Some(Continue)));
+    let row = group.case.group.row().clone();
+    group.case.step(Event::Disowned);
+    let world = group.world.clone();
+    group.case.step(Event::Owned { seed: Uuid::from_u128(9), row: Some(row), world });
+    let all = [to(Role::Active, 5, &["a"]), to(Role::Standby, 5, &["b"]), to(Role::Standby, 5, &["c"])];
+    assert_eq!(group.play(&mut |_| told()), all);
+}
+
+/// A change does not wait for a request in the background that hangs, and its late answer says nothing.
+#[test]
+fn a_late_answer_of_before_a_change_does_not_count() {
+    let mut group = Told::new(hooks(Some(Continue), Some(Continue)));
+    group.change(|world| world.members[1].restarts = 1);
+    let (late, effect) = group.case.asked.remove(0);
+    assert_eq!(request(&effect), Some(to(Role::Standby, 5, &["b"])));
+    group.change(|world| world.members[0].verdict = Verdict::Ended(Reason::PodDeleted));
+    assert_eq!(group.play(&mut |_| failed("b")), [to(Role::Standby, 6, &["a"]), to(Role::Active, 6, &["b"])]);
+    group.case.step(Event::Outcome(late, told(), group.world.clone()));
+    assert_eq!(group.failed_hooks(), [("b", "HTTP 500")]);
+    group.wait();
+    assert_eq!(group.play(&mut |_| told()), [to(Role::Active, 6, &["b"])]);
+}
+
+#[test]
 fn a_pod_that_fails_while_it_is_told_its_role_is_not_labelled() {
     let mut group = Told::new(hooks(Some(Continue), Some(Continue)));
     group.change(|world| world.members[0].verdict = Verdict::Ended(Reason::PodDeleted));
