@@ -180,15 +180,10 @@ impl Group {
         self.hooks.is(ticket)
     }
 
-    /// The pods that could not be told their role, each with the cause.
+    /// The pods that work and could not be told their role, each with the cause.
     pub(crate) fn failed_hooks(&self) -> impl Iterator<Item = (&Member, &str)> {
-        let holder = self.known.declared.holder.as_ref();
-        self.world.members.iter().filter_map(move |member| {
-            let role = if holder == Some(&member.pod) { Role::Active } else { Role::Standby };
-            let why = self.hooks.why(&member.pod.uid)?;
-            let is_due = self.world.policy.hooks.of(role).is_some() && !self.hooks.knows(member, role);
-            (is_due && !matches!(member.verdict, Verdict::Ended(_))).then_some((member, why))
-        })
+        let holder = self.known.declared.holder.as_ref().map_or("", |pod| &pod.uid);
+        self.untold(holder).filter_map(|(_, member)| Some((member, self.hooks.why(&member.pod.uid)?)))
     }
 
     /// The role whose hooks the present change waits for.

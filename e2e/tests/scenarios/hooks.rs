@@ -25,13 +25,14 @@ const NAME: &str = "switchboard";
 const HELD: Duration = Duration::from_secs(20);
 
 /// Puts a script before the example's own. It logs a request that arrives, waits while the file `held` is there, and
-/// refuses it if the file `refuse` is there.
+/// refuses it if the file `refuse-ROLE` is there.
 const BEFORE: &str = r#"cd /www/cgi-bin && mv change-role real && cat >change-role <<'SCRIPT' && chmod +x change-role
 #!/bin/sh
 change=$(head -c "$CONTENT_LENGTH")
 echo "arrived $change" >&2
 while [ -e /www/held ]; do sleep 0.05; done
-if [ -e /www/refuse ]; then printf 'Status: 503 Busy\r\n\r\n'; exit; fi
+role=$(echo "$change" | sed 's/.*"role":"\([a-z]*\)".*/\1/')
+if [ -e "/www/refuse-$role" ]; then printf 'Status: 503 Busy\r\n\r\n'; exit; fi
 printf '%s' "$change" | /www/cgi-bin/real
 SCRIPT
 "#;
@@ -46,8 +47,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         s.other_promotions = 3..=4;
         let first = is_told_before_its_label(s).await?;
         let second = former_is_told_first(s, &first).await?;
-        let second = stays_if_it_cannot_be_demoted(s, &second, &first).await?;
-        let third = is_passed_over(s, &second).await?;
+        let (third, refused) = is_passed_over(s, &second).await?;
+        let third = stays_if_it_cannot_be_demoted(s, &third, &refused).await?;
         let at = Moment::now();
         s.pods().delete(&third.pod, &DeleteParams::default()).await?;
         let fourth = s.failover("deleted", &third, at, None, &DELETED).await?;
@@ -69,7 +70,12 @@ async fn is_told_before_its_label(s: &Scenario) -> Result<Active> {
     let names: Vec<_> = s.pods_ready().await?.into_iter().filter_map(|pod| pod.metadata.name).collect();
     let prepare = format!("{BEFORE}touch /www/held");
     try_join_all(names.iter().map(|pod| run(s, pod, &prepare))).await?;
-    let group = LeaderGroup::deserialize(object("LeaderGroup")?)?;
+    let mut group = object("LeaderGroup")?;
+    // The test holds requests for longer than a change should wait.
+    for hook in ["demote", "promote"] {
+        group["spec"]["hooks"][hook]["timeout"] = "30s".into();
+    }
+    let group = LeaderGroup::deserialize(group)?;
     s.groups().create(&PostParams::default(), &group).await.context("creating the LeaderGroup")?;
     let told = eventually("a pod to be told that it is active", TOLD, async || {
         for pod in &names {
@@ -121,27 +127,13 @@ async fn former_is_told_first(s: &mut Scenario, first: &Active) -> Result<Active
     s.settled(STARTED).await
 }
 
-/// With `onFailure: Abort` the former pod keeps the role if it refuses to be demoted.
-async fn stays_if_it_cannot_be_demoted(s: &Scenario, active: &Active, to: &Active) -> Result<Active> {
-    let patch = json!({ "spec": { "hooks": { "demote": { "onFailure": "Abort" } } } });
-    s.groups().patch(NAME, &PatchParams::default(), &Patch::Merge(patch)).await?;
-    s.settled(STARTED).await?;
-    run(s, &active.pod, "touch /www/refuse").await?;
-    s.request_switchover(NAME, "two", Some(&to.pod)).await?;
-    is_refused(s, "two", &active.pod).await?;
-    run(s, &active.pod, "rm /www/refuse").await?;
-    let after = s.settled(STARTED).await?;
-    ensure!(after.uid == active.uid && after.token > active.token, "{after:?} is active");
-    is_told(s, &after.pod, "active", after.token).await?;
-    Ok(after)
-}
-
 /// With `onFailure: Abort` another pod follows if the next one refuses to be promoted.
-async fn is_passed_over(s: &Scenario, active: &Active) -> Result<Active> {
+async fn is_passed_over(s: &mut Scenario, active: &Active) -> Result<(Active, String)> {
     let next = standbys(s, active).await?.into_iter().next().context("no standby")?;
-    run(s, &next, "touch /www/refuse").await?;
-    s.request_switchover(NAME, "three", Some(&next)).await?;
-    is_refused(s, "three", &next).await?;
+    run(s, &next, "touch /www/refuse-active /www/refuse-standby").await?;
+    s.fails_for([active.uid.clone()], &["Switchover"]);
+    s.request_switchover(NAME, "two", Some(&next)).await?;
+    is_refused(s, "two", &next).await?;
     let after = s.settled(STARTED).await?;
     ensure!(after.pod != next && after.token > active.token, "{after:?} is active");
     // It may act as the active pod, so it is told that it is not, until it has understood.
@@ -152,9 +144,29 @@ async fn is_passed_over(s: &Scenario, active: &Active) -> Result<Active> {
         Ok(())
     })
     .await?;
-    run(s, &next, "rm /www/refuse").await?;
+    run(s, &next, "rm /www/refuse-active /www/refuse-standby").await?;
     is_told(s, &next, "standby", after.token).await?;
-    s.settled(STARTED).await
+    s.all_recover();
+    Ok((s.settled(STARTED).await?, next))
+}
+
+/// With `onFailure: Abort` the former pod keeps the role if it refuses to be demoted.
+async fn stays_if_it_cannot_be_demoted(s: &mut Scenario, active: &Active, refused: &str) -> Result<Active> {
+    let patch = json!({ "spec": { "hooks": { "demote": { "onFailure": "Abort" } } } });
+    s.groups().patch(NAME, &PatchParams::default(), &Patch::Merge(patch)).await?;
+    s.settled(STARTED).await?;
+    let mut standbys = standbys(s, active).await?.into_iter();
+    let to = standbys.find(|pod| pod != refused).context("no other standby")?;
+    run(s, &active.pod, "touch /www/refuse-standby").await?;
+    s.fails_for([active.uid.clone()], &["Switchover"]);
+    s.request_switchover(NAME, "three", Some(&to)).await?;
+    is_refused(s, "three", &active.pod).await?;
+    run(s, &active.pod, "rm /www/refuse-standby").await?;
+    s.all_recover();
+    let after = s.settled(STARTED).await?;
+    ensure!(after.uid == active.uid && after.token > active.token, "{after:?} is active");
+    is_told(s, &after.pod, "active", after.token).await?;
+    Ok(after)
 }
 
 /// The pod has no other to be replaced by.

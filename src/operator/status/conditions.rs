@@ -282,7 +282,7 @@ fn activity_of(view: View, holder: &Member, eligible: u32) -> Finding {
 }
 
 /// The pods that cannot get or lose a role, and why, for the end of a message.
-fn refusal(view: View) -> String {
+pub(super) fn refusal(view: View) -> String {
     let mut refused = view.group.election().refused();
     let Some((member, first)) = refused.next() else { return String::new() };
     let more = match refused.count() {
