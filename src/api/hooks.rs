@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{HumanDuration, ProbePort, Reason, Role, rules, schema};
+use super::{HumanDuration, Reason, Role, rules, schema};
 
 /// How long a hook may take at most. A change of holder waits for it.
 pub(super) const LONGEST_HOOK: Duration = Duration::from_secs(30);
@@ -36,7 +37,7 @@ pub struct HookSpec {
     pub path: String,
     /// port is the port, by number or by its name in the container.
     #[schemars(schema_with = "schema::port")]
-    pub port: ProbePort,
+    pub port: IntOrString,
     /// timeout is how long the request may take. A change of holder waits for the answer. From 100ms to 30s. Defaults
     /// to 5s.
     #[serde(default = "default_timeout")]
@@ -97,10 +98,12 @@ pub struct RoleChange<'a> {
     pub reason: Reason,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
 fn role_name<S: Serializer>(role: &Role, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(if *role == Role::Active { super::ACTIVE_VALUE } else { super::STANDBY_VALUE })
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
 fn reason_name<S: Serializer>(reason: &Reason, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(reason)
 }

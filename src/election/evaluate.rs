@@ -106,8 +106,8 @@ impl Group {
             self.calls.succeeded();
             if self.keeps_its_label() {
                 self.refusals.stays(&holder.uid);
-                self.delete_demoted(&holder.uid, now, effects);
                 self.tell_later(&holder.uid, now, effects);
+                self.delete_demoted(&holder.uid, now, effects);
             }
             self.stamp_standbys(&holder.uid, now, effects);
             Phase::Stable

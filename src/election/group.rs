@@ -5,13 +5,13 @@ use std::time::Duration;
 use super::{
     event::Ticket,
     former::Programs,
-    hook::Hooks,
     knowledge::Knowledge,
     lapses::Lapses,
     pacing::{Delays, Deleting, Pacing, Stamping},
     phase::Phase,
     refusal::{Refusals, Refused},
     request::LastRequest,
+    told::Hooks,
     unused::UnusedTerms,
     world::{Member, Row, World},
 };

@@ -1,108 +1,27 @@
 //! The pods' hooks: by these requests a program without an agent learns which role its pod has.
 //!
 //! In a change of holder they come between the strip and the promotion. First the pods that may have been active are
-//! told to be standbys, then the new holder is told to be active, and then it is labelled. As a promotion, a request may
-//! be repeated: by this replica or by the next owner, under the same term or a later one. So the token in it tells the
-//! pod which one counts.
+//! told that they are standbys, then the new holder that it is active, and then it is labelled. A request may be
+//! repeated, by this replica or by the next owner, under the same term or a later one. So the token in it tells the pod
+//! which one counts.
 //!
-//! While the group is stable, each pod that works is told its role in the background, unless it was told that role since
-//! its container started: a pod that was silent when it lost the role, one whose container was started again, and one
-//! whose request failed. A replica that has just become the owner tells all pods, because only they know what they were
-//! told before.
+//! While the group is stable, each pod that works is told its role in the background, unless it was told that role
+//! since its container started: a pod that was silent when it lost the role, one whose container was started again, and
+//! one whose request failed. A replica that has just become the owner tells all pods, because only they know what they
+//! were told before.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use super::{
     event::{Effect, Outcome, Ticket},
     group::Group,
-    pacing::growing,
     phase::{Change, Phase},
     refusal::Refusal,
     step::Effects,
+    told::Told,
     world::Member,
 };
 use crate::api::{OnHookFailure, PodRef, Reason, Role, Verdict};
-
-/// The pause after the first request in the background that fails. It doubles with each further one.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-
-/// What the pods were told, and the requests that are under way.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Hooks {
-    /// By the pod's UID, as far as this replica knows since it became the owner.
-    pods: BTreeMap<String, Known>,
-    /// The requests whose answers are awaited.
-    asked: Option<Asked>,
-    /// Why the last request failed.
-    failed: Option<String>,
-}
-
-/// What is known of a pod.
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    told: Told,
-    /// Consecutive failures in the background, and the earliest time of the next request.
-    failures: u32,
-    after: Duration,
-}
-
-/// The role in which a pod may act.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Told {
-    role: Role,
-    /// How often its container had been started again when it was told so: a program that is started again knows
-    /// nothing. None if it may have been told so by another replica, or has not answered.
-    restarts: Option<i32>,
-}
-
-#[derive(Clone, Debug)]
-struct Asked {
-    /// The ticket, if this is in the background.
-    ticket: Option<Ticket>,
-    pods: Vec<(String, Told)>,
-}
-
-impl Hooks {
-    /// The replica is no longer the owner, or has just become it.
-    pub(super) fn forget(&mut self) {
-        *self = Self::default();
-    }
-
-    /// Whether this is the ticket of a request in the background.
-    pub(super) fn is(&self, ticket: Ticket) -> bool {
-        self.asked.as_ref().is_some_and(|asked| asked.ticket == Some(ticket))
-    }
-
-    fn set(&mut self, uid: &str, told: Told) {
-        self.pods.insert(uid.to_owned(), Known { told, failures: 0, after: Duration::ZERO });
-    }
-
-    /// The answers have arrived, but for those of the pods that failed.
-    fn answered(&mut self, failed: &[(PodRef, String)], now: Duration) {
-        let Some(Asked { ticket, pods }) = self.asked.take() else { return };
-        self.failed = failed.first().map(|(_, why)| why.clone());
-        for (uid, told) in pods {
-            if failed.iter().all(|(pod, _)| pod.uid != uid) {
-                self.set(&uid, told);
-            } else if ticket.is_some() {
-                self.postpone(uid, now);
-            }
-        }
-    }
-
-    fn postpone(&mut self, uid: String, now: Duration) {
-        let nothing = Told { role: Role::None, restarts: None };
-        let new = Known { told: nothing, failures: 0, after: Duration::ZERO };
-        let known = self.pods.entry(uid).or_insert(new);
-        known.failures += 1;
-        known.after = now + growing(FIRST_PAUSE, LONGEST_PAUSE, known.failures);
-    }
-
-    fn may_act_as_active(&self, uid: &str) -> bool {
-        self.pods.get(uid).is_some_and(|known| known.told.role == Role::Active)
-    }
-}
 
 impl Group {
     /// Between steps 3 and 4: tells the pods that may have been active that they are standbys, and then the new holder
@@ -128,7 +47,7 @@ impl Group {
         if pods.is_empty() {
             return self.all_told(role, change, witness, effects);
         }
-        self.hooks.asked = Some(Asked { ticket: None, pods: self.asked(role, &pods) });
+        self.hooks.ask(None, self.asked(role, &pods));
         let effect = Effect::Tell { role, token: self.known.declared.token, reason: change.reason, pods };
         self.go(Phase::Telling { change, witness, role }, effect, effects)
     }
@@ -150,9 +69,9 @@ impl Group {
     /// Notes the pods that may have been active before the declared term, or may have been told so.
     fn note_former(&mut self, holder: &str) {
         let members = &self.world.members;
-        self.hooks.pods.retain(|uid, _| members.iter().any(|member| member.pod.uid == *uid));
+        self.hooks.refresh(members);
         let former = self.known.declared.strip.iter().chain(&self.known.row.pending);
-        let unknown = former.filter(|pod| pod.uid != holder && !self.hooks.pods.contains_key(&pod.uid));
+        let unknown = former.filter(|pod| pod.uid != holder && !self.hooks.has(&pod.uid));
         let unknown = unknown.filter(|pod| members.iter().any(|member| member.pod == **pod));
         for uid in unknown.map(|pod| pod.uid.clone()).collect::<Vec<_>>() {
             self.hooks.set(&uid, Told { role: Role::Active, restarts: None });
@@ -184,7 +103,7 @@ impl Group {
         effects: &mut Effects,
     ) -> Phase {
         let Outcome::Told(failed) = outcome else {
-            self.hooks.asked = None;
+            self.hooks.unanswered(now);
             return self.back_off(now);
         };
         self.hooks.answered(&failed, now);
@@ -218,16 +137,13 @@ impl Group {
 
     /// While the group is stable: tells a pod its role, if it may not know it.
     pub(super) fn tell_later(&mut self, holder: &str, now: Duration, effects: &mut Effects) {
-        if self.hooks.asked.is_some() {
+        self.hooks.refresh(&self.world.members);
+        if self.hooks.are_asked() {
             return;
         }
-        let untold: Vec<_> = self.untold(holder).map(|(role, member)| (role, member.pod.clone())).collect();
-        if untold.is_empty() {
-            self.hooks.failed = None;
-        }
-        let after = |pod: &PodRef| self.hooks.pods.get(&pod.uid).map_or(Duration::ZERO, |known| known.after);
-        let Some((role, pod)) = untold.into_iter().min_by_key(|(_, pod)| after(pod)) else { return };
-        let after = after(&pod);
+        let next = self.untold(holder).min_by_key(|(_, member)| self.hooks.after(&member.pod.uid));
+        let Some((role, pod)) = next.map(|(role, member)| (role, member.pod.clone())) else { return };
+        let after = self.hooks.after(&pod.uid);
         if now < after {
             return self.wake_at(after);
         }
@@ -235,7 +151,7 @@ impl Group {
         let asked = self.asked(role, &pods);
         let (token, reason) = (self.known.declared.token, self.reason_of_term());
         let ticket = self.emit(Effect::Tell { role, token, reason, pods }, effects);
-        self.hooks.asked = Some(Asked { ticket: Some(ticket), pods: asked });
+        self.hooks.ask(Some(ticket), asked);
     }
 
     /// The pods that may not know their role, the holder first. Only pods that work are told: a program that is being
@@ -246,23 +162,17 @@ impl Group {
         let holders = holders.into_iter().map(|member| (Role::Active, member));
         let all = holders.chain(others.into_iter().map(|member| (Role::Standby, member)));
         all.filter(|(role, member)| {
-            let told = Told { role: *role, restarts: Some(member.restarts) };
-            let knows = self.hooks.pods.get(&member.pod.uid).is_some_and(|known| known.told == told);
-            member.verdict == Verdict::Eligible && self.world.policy.hooks.of(*role).is_some() && !knows
+            let works = member.verdict == Verdict::Eligible;
+            works && self.world.policy.hooks.of(*role).is_some() && !self.hooks.knows(member, *role)
         })
     }
 
     /// Handles the answer to a request in the background.
     pub(super) fn told_later(&mut self, outcome: Outcome, now: Duration) {
-        let failed = match outcome {
-            Outcome::Told(failed) => failed,
-            // It was not sent.
-            _ => {
-                let pods = self.hooks.asked.take().map_or_else(Vec::new, |asked| asked.pods);
-                return pods.into_iter().for_each(|(uid, _)| self.hooks.postpone(uid, now));
-            }
-        };
-        self.hooks.answered(&failed, now);
+        match outcome {
+            Outcome::Told(failed) => self.hooks.answered(&failed, now),
+            _ => self.hooks.unanswered(now),
+        }
     }
 
     /// Whether this is the ticket of a hook's request in the background.
@@ -270,9 +180,10 @@ impl Group {
         self.hooks.is(ticket)
     }
 
-    /// Why the last hook failed, if a pod still has to be told its role.
-    pub(crate) fn hook_failed(&self) -> Option<&str> {
-        self.hooks.failed.as_deref()
+    /// The pods that work and could not be told their role, each with the cause.
+    pub(crate) fn failed_hooks(&self) -> impl Iterator<Item = (&Member, &str)> {
+        let holder = self.known.declared.holder.as_ref().map_or("", |pod| &pod.uid);
+        self.untold(holder).filter_map(|(_, member)| Some((member, self.hooks.why(&member.pod.uid)?)))
     }
 
     /// The role whose hooks the present change waits for.

@@ -11,8 +11,9 @@
 //! holder is labelled active) and *confirm*. If the previous term was not confirmed, its holder is fenced between the
 //! first two steps. If agents run programs in the pods, a planned change begins with the end of the former holder's
 //! program; and between *strip* and *promote* the new program is allowed to start, once the former one is over
-//! (`program.rs`). Programs without agents are told their roles there (`hook.rs`). After any failure the core reads the row and the declaration again and decides from there
-//! (`resume.rs`). A takeover from another replica follows the same path.
+//! (`program.rs`). Programs without agents are told their roles there (`hook.rs`). After any failure the core reads
+//! the row and the declaration again and decides from there (`resume.rs`). A takeover from another replica follows the
+//! same path.
 //!
 //! The [`Phase`] says what a group waits for, and has the data that has a meaning only there. These are the phases, and
 //! all ways from one to another; a test compares this table with the code. Most phases end with the [`Outcome`] of
@@ -75,6 +76,7 @@ mod step;
 mod switchover;
 #[cfg(test)]
 mod tests;
+mod told;
 mod unused;
 mod world;
 

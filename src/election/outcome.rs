@@ -30,6 +30,10 @@ impl Group {
             return end;
         }
         self.take_note(&phase, &outcome);
+        self.follow(phase, outcome, now, effects)
+    }
+
+    fn follow(&mut self, phase: Phase, outcome: Outcome, now: Duration, effects: &mut Effects) -> Phase {
         match (phase, outcome) {
             (Phase::Reading, Outcome::Read { row, declared }) => self.take_stock(row, declared, now, effects),
             (Phase::Regaining, Outcome::Verified(_)) => self.regained(now, effects),

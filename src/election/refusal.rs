@@ -45,13 +45,20 @@ pub struct Refused {
     at: Option<Duration>,
     /// For how long it is not tried again.
     pause: Duration,
+    /// The API server accepts the role after the pause. There is no dry run of a hook, so the pod is a candidate again,
+    /// and the next pause grows all the same if its hook refuses once more.
+    tried: bool,
 }
 
 impl Refused {
-    /// When to try again, if no pause is longer than `longest`. There is no dry run of a hook, so each attempt uses up a
-    /// term, and the pauses are not shortened.
+    fn is_by_hook(&self) -> bool {
+        self.refusal.reason == Reason::HookFailed
+    }
+
+    /// When to try again, if no pause is longer than `longest`. There is no dry run of a hook, so each attempt uses up
+    /// a term, and the pauses are not shortened.
     fn due(&self, longest: Duration) -> Duration {
-        let longest = if self.refusal.reason == Reason::HookFailed { LONGEST_PAUSE } else { longest };
+        let longest = if self.is_by_hook() { LONGEST_PAUSE } else { longest };
         self.at.map_or(Duration::ZERO, |at| at + self.pause.min(longest))
     }
 }
@@ -95,6 +102,14 @@ impl Refusals {
     /// A stamp was refused.
     pub(super) fn stamp(&mut self, member: &Member, message: String) {
         refuse(&mut self.stamps, member, Refusal::by_api_server(message), self.now);
+    }
+
+    /// A dry run of the pod's promotion was accepted.
+    pub(super) fn tried(&mut self, uid: &str) {
+        match self.promotions.get_mut(uid).filter(|entry| entry.is_by_hook()) {
+            Some(entry) => entry.tried = true,
+            None => self.promoted(uid),
+        }
     }
 
     /// The pod was labelled active.
@@ -151,19 +166,19 @@ impl Refusals {
 
     /// Whether a promotion of the pod was refused, and the pause after it is over.
     pub(super) fn promotion_is_due(&self, uid: &str) -> bool {
-        self.promotions.get(uid).is_some_and(|entry| self.now >= entry.due(self.longest))
+        self.promotions.get(uid).is_some_and(|entry| !entry.tried && self.now >= entry.due(self.longest))
     }
 
     /// Whether a role was refused for the pod, and none has been accepted since.
     pub(super) fn has(&self, uid: &str) -> bool {
-        self.stamps.contains_key(uid) || self.promotions.contains_key(uid)
+        self.stamps.contains_key(uid) || self.promotions.get(uid).is_some_and(|entry| !entry.tried)
     }
 
     /// The last role that was refused for the pod.
     pub(super) fn of(&self, uid: &str) -> Option<&Refused> {
         let refused = [&self.demotions, &self.stamps, &self.promotions]
             .into_iter()
-            .filter_map(|refused| refused.get(uid));
+            .filter_map(|refused| refused.get(uid).filter(|entry| !entry.tried));
         refused.max_by_key(|entry| entry.at)
     }
 
@@ -176,7 +191,7 @@ impl Refusals {
 }
 
 /// Forgets pods that are gone, and if `stamped` those that have got another stamp of the group, or another role with
-/// it. A pod that someone else has changed is tried again at once.
+/// it. A pod that someone else has changed is tried again at once, unless its own hook has refused.
 fn refresh(refused: &mut BTreeMap<String, Refused>, members: &[Member], stamped: bool) {
     refused.retain(|uid, entry| {
         let Some(member) = members.iter().find(|member| member.pod.uid == *uid) else { return false };
@@ -186,7 +201,7 @@ fn refresh(refused: &mut BTreeMap<String, Refused>, members: &[Member], stamped:
         if stamped && member.stamped_by_us && is_ours {
             return false;
         }
-        if now.0 != entry.seen.0 && !is_ours {
+        if now.0 != entry.seen.0 && !is_ours && !entry.is_by_hook() {
             (entry.at, entry.pause) = (None, Duration::ZERO);
         }
         entry.seen = now;
@@ -197,7 +212,7 @@ fn refresh(refused: &mut BTreeMap<String, Refused>, members: &[Member], stamped:
 fn refuse(refused: &mut BTreeMap<String, Refused>, member: &Member, refusal: Refusal, now: Duration) {
     let before = refused.get(&member.pod.uid).map_or(Duration::ZERO, |entry| entry.pause);
     let pause = (before * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-    let entry = Refused { refusal, seen: seen(member), at: Some(now), pause };
+    let entry = Refused { refusal, seen: seen(member), at: Some(now), pause, tried: false };
     refused.insert(member.pod.uid.clone(), entry);
 }
 

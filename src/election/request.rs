@@ -47,7 +47,7 @@ impl fmt::Display for SwitchoverRefusal {
             Self::NotEligible(pod) => write!(
                 f,
                 "{pod} could not become active now: check that it is ready and answers its probe; the condition \
-                 Redundant says whether the API server refuses to change it"
+                 Redundant says whether the API server refuses to change it, or its hook has refused the role"
             ),
             Self::NoCandidate => f.write_str(
                 "no other pod could become active now: check that one is ready, that its node is not cordoned, and \

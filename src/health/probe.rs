@@ -11,7 +11,6 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
-use super::facts::own_address;
 use crate::api::{LeaderGroupSpec, ProbePort, ProbeScheme};
 
 /// What the operator calls itself to pods.
@@ -191,6 +190,27 @@ pub(super) fn resolve(pod: &Pod, spec: &LeaderGroupSpec) -> Result<Option<Resolv
     let own = probe.timeout_seconds.and_then(|secs| u64::try_from(secs).ok()).filter(|secs| *secs > 0);
     let timeout = limit(Duration::from_secs(own.unwrap_or(DEFAULT_TIMEOUT_SECS)));
     of_container(probe, container, pod, timeout)
+}
+
+/// The pod's address, if it has one yet.
+pub(super) fn own_address(pod: &Pod) -> Result<Option<IpAddr>, ProbeRefusal> {
+    let address = pod.status.as_ref().and_then(|status| status.pod_ip.as_deref()?.parse().ok());
+    match address {
+        Some(forbidden) if !may_be_probed(forbidden) => Err(ProbeRefusal::ForbiddenAddress(forbidden)),
+        address => Ok(address),
+    }
+}
+
+/// Rejects addresses that no pod can have. Probing them could reach the operator itself or the machine's metadata
+/// service.
+fn may_be_probed(ip: IpAddr) -> bool {
+    let link_local = match ip {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    let canonical = ip.to_canonical();
+    !(link_local || ip.is_unspecified() || ip.is_multicast() || canonical.is_loopback())
+        && (canonical == ip || may_be_probed(canonical))
 }
 
 /// Where requests to this port of the pod are sent: always to the pod's own address.

@@ -34,6 +34,7 @@ use std::{io, sync::Arc, time::Duration};
 use kube::Client;
 use tokio::{
     sync::{self, mpsc},
+    task::JoinHandle,
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -168,16 +169,7 @@ impl Replica {
         let (messages, inbox) = mpsc::channel(QUEUE);
         let (fit, fitness) = sync::watch::channel(true);
         start_watches(&settings, api.watches, store.clock(), messages.clone());
-        let patience = settings.ttl * 2;
-        let ping = watch::ping(
-            api.changes.clone(),
-            store.clock(),
-            settings.retry_interval,
-            patience,
-            fit,
-            messages.clone(),
-        );
-        let ping = tokio::spawn(ping);
+        let ping = start_ping(&settings, api.changes.clone(), store.clock(), fit, messages.clone());
         let leave = CancellationToken::new();
         let (pruned, until) = (store.clone(), leave.clone());
         tokio::spawn(async move { until.run_until_cancelled(leadergroup_lock::housekeeping(&pruned)).await });
@@ -232,6 +224,17 @@ impl Replica {
 fn start_watches(settings: &Settings, client: Client, clock: Clock, messages: mpsc::Sender<Message>) {
     let namespaces = settings.namespaces.clone();
     watch::Watches { client, clock, namespaces, endpoints: settings.managed_endpoints, messages }.start();
+}
+
+fn start_ping(
+    settings: &Settings,
+    client: Client,
+    clock: Clock,
+    fit: sync::watch::Sender<bool>,
+    messages: mpsc::Sender<Message>,
+) -> JoinHandle<()> {
+    let (interval, patience) = (settings.retry_interval, settings.ttl * 2);
+    tokio::spawn(watch::ping(client, clock, interval, patience, fit, messages))
 }
 
 /// The cluster's identity, as soon as the API server answers; `None` if the replica is to stop before that.

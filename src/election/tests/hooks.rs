@@ -62,6 +62,11 @@ impl Told {
         active.map(|member| member.pod.name.as_str()).collect()
     }
 
+    fn failed_hooks(&self) -> Vec<(&str, &str)> {
+        let failed = self.case.group.failed_hooks();
+        failed.map(|(member, why)| (member.pod.name.as_str(), why)).collect()
+    }
+
     /// Carries out what the group asks for until it asks for nothing, and answers hooks like this. Returns the requests
     /// to hooks, in order.
     fn play(&mut self, answer: &mut dyn FnMut(&Request) -> Outcome) -> Vec<Request> {
@@ -283,7 +288,7 @@ fn with_continue_the_pod_is_labelled_and_the_hook_is_sent_again_after_growing_pa
     group.request_switchover("1", "b");
     assert_eq!(group.play(&mut |_| failed("b"))[0], to(Role::Active, 6, &["b"]));
     assert_eq!(group.active(), ["b"]);
-    assert_eq!(group.case.group.hook_failed(), Some("HTTP 500"));
+    assert_eq!(group.failed_hooks(), [("b", "HTTP 500")]);
     let mut pauses = Vec::new();
     while pauses.len() < 8 {
         let pause = group.wait();
@@ -295,7 +300,58 @@ fn with_continue_the_pod_is_labelled_and_the_hook_is_sent_again_after_growing_pa
     while group.play(&mut |_| told()).is_empty() {
         group.wait();
     }
-    assert_eq!(group.case.group.hook_failed(), None);
+    assert_eq!(group.failed_hooks(), []);
+}
+
+/// There is no dry run of a hook, and each attempt interrupts the service.
+#[test]
+fn planned_changes_that_a_hook_always_refuses_become_rare() {
+    for (refused, policy) in [
+        (to(Role::Active, 0, &["b"]), hooks(Some(Abort), None)),
+        (to(Role::Standby, 0, &["a"]), hooks(Some(Continue), Some(Abort))),
+    ] {
+        let mut group = Told::new(policy);
+        group.change(|world| {
+            world.members.truncate(2);
+            world.members[0].leaving = true;
+        });
+        let mut attempts = Vec::new();
+        let end = group.case.now + Duration::from_mins(10);
+        while group.case.now < end {
+            let requests = group.play(&mut |request| {
+                if (request.0, &request.2) == (refused.0, &refused.2) {
+                    failed(&refused.2[0])
+                } else {
+                    told()
+                }
+            });
+            assert_eq!(group.active(), ["a"]);
+            if requests.iter().any(|request| (request.0, &request.2) == (refused.0, &refused.2)) {
+                attempts.push(group.case.now.as_secs());
+            }
+            // A write of somebody else to the pod is no reason to try its hook again.
+            group.change(|world| world.members.iter_mut().for_each(|member| member.version += "1"));
+            if group.case.asked.is_empty() {
+                group.wait();
+            }
+        }
+        let pauses: Vec<_> = attempts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(pauses.len() > 5 && pauses[4..].iter().all(|pause| *pause >= 60), "{refused:?}: {pauses:?}");
+    }
+}
+
+#[test]
+fn only_pods_that_are_to_be_told_a_role_count_as_not_told() {
+    let mut group = Told::new(hooks(Some(Abort), None));
+    group.change(|world| world.members[0].verdict = Verdict::Ended(Reason::PodDeleted));
+    group.play(&mut |request| if request.2 == ["b"] { failed("b") } else { told() });
+    assert_eq!(group.active(), ["c"]);
+    assert_eq!(group.failed_hooks(), [], "there is no hook that tells b that it is a standby");
+    group.change(|world| world.policy.hooks.demote = Some(Continue));
+    group.play(&mut |request| if request.2 == ["b"] { failed("b") } else { told() });
+    assert_eq!(group.failed_hooks(), [("b", "HTTP 500")]);
+    group.change(|world| world.members[1].verdict = Verdict::Ended(Reason::PodDeleted));
+    assert_eq!(group.failed_hooks(), []);
 }
 
 #[test]
@@ -327,6 +383,52 @@ fn a_pod_that_failed_is_replaced_although_it_cannot_be_demoted() {
         group.play(&mut |request| if request.2 == ["a"] { failed("a") } else { told() });
         assert_eq!(group.active(), ["b"], "{verdict:?}");
     }
+}
+
+#[test]
+fn a_failover_goes_on_although_the_former_pod_recovers_and_cannot_be_demoted() {
+    let mut group = Told::new(hooks(Some(Continue), Some(Abort)));
+    group.change(|world| world.members[0].verdict = Verdict::Failing(Reason::ProbeRefused));
+    for outcome in [Outcome::Granted { token: 6 }, Outcome::Declared, Outcome::Stripped] {
+        group.case.answer(outcome);
+    }
+    assert_eq!(request(&group.case.effect()), Some(to(Role::Standby, 6, &["a"])));
+    let mut world = group.world.clone();
+    world.declared = group.case.group.declared().clone();
+    (world.members[0].role, world.members[0].stamp) = (Role::Standby, Some(6));
+    group.case.meanwhile(world);
+    group.case.answer(failed("a"));
+    assert_eq!(request(&group.case.effect()), Some(to(Role::Active, 6, &["b"])));
+}
+
+#[test]
+fn a_replica_that_was_not_the_owner_for_a_while_tells_all_pods_again() {
+    let mut group = Told::new(hooks(Some(Continue), Some(Continue)));
+    let row = group.case.group.row().clone();
+    group.case.step(Event::Disowned);
+    let world = group.world.clone();
+    group.case.step(Event::Owned { seed: Uuid::from_u128(9), row: Some(row), world });
+    let all = [to(Role::Active, 5, &["a"]), to(Role::Standby, 5, &["b"]), to(Role::Standby, 5, &["c"])];
+    assert_eq!(group.play(&mut |_| told()), all);
+}
+
+/// A change does not wait for a request in the background that hangs, and its late answer says nothing.
+#[test]
+fn a_late_answer_of_before_a_change_does_not_count() {
+    let mut group = Told::new(hooks(Some(Continue), Some(Continue)));
+    group.change(|world| world.members[1].restarts = 1);
+    let (late, effect) = group.case.asked.remove(0);
+    assert_eq!(request(&effect), Some(to(Role::Standby, 5, &["b"])));
+    group.change(|world| world.members[0].verdict = Verdict::Ended(Reason::PodDeleted));
+    let demoted = to(Role::Standby, 6, &["a"]);
+    let promoted = to(Role::Active, 6, &["b"]);
+    let requests = group.play(&mut |_| failed("b"));
+    assert_eq!(requests, [demoted, promoted.clone(), promoted.clone()], "the last one is in the background");
+    group.case.step(Event::Outcome(late, told(), group.world.clone()));
+    assert_eq!(group.failed_hooks(), [("b", "HTTP 500")]);
+    group.wait();
+    assert_eq!(group.play(&mut |_| told()), [promoted]);
+    assert_eq!(group.failed_hooks(), []);
 }
 
 #[test]

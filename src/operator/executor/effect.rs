@@ -2,6 +2,8 @@
 
 #[cfg(test)]
 mod calls;
+#[cfg(test)]
+mod telling;
 
 use std::{sync::Arc, time::Duration};
 
@@ -329,6 +331,9 @@ impl Call<'_> {
             reason,
         };
         let told = hooks::tell(&*self.context.pods, &found, spec, hook, &change).await;
+        self.context
+            .metrics
+            .hook_request(if role == Role::Active { "promote" } else { "demote" }, told.is_ok());
         told.map_err(|error| error.to_string())
     }
 

@@ -3,8 +3,8 @@
 //! A burst, such as a thousand groups that are created together, asks for more calls than the API server can answer in
 //! time. So only a bounded number of tasks is under way, and the others wait here, the more urgent ones first. A call's
 //! time limit begins when the call does, so a task that waits does not time out. What waits is bounded by the number of
-//! groups: each has at most one step, one stamping, one deletion, one hook, one report, and one write for each slice of its
-//! Services.
+//! groups: each has at most one step, one stamping, one deletion, one hook, one report, and one write for each slice of
+//! its Services.
 //!
 //! A write that a webhook holds up gives its task's place to others ([`Place::give_way`]), and so does a hook of a pod.
 

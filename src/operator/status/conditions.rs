@@ -148,27 +148,39 @@ fn accepted(view: View) -> Finding {
             );
             finding(Accepted, true, Reason::RoleLabelInTemplate, message)
         }
-        None => {
-            if let Some(refused) = view.group.election().deletion_refused() {
-                let message = format!(
-                    "the spec can be carried out, but for election.onDemote: Delete. Set podDeletion.enabled=true in the \
-                     operator's chart, unless a policy of the cluster is meant to refuse it: {refused}"
-                );
-                return finding(Accepted, true, Reason::DeletionRefused, message);
-            }
-            if let Some(failed) = view.group.election().hook_failed() {
-                let message =
-                    format!("the spec can be carried out, but a hook failed and is sent again: {failed}");
-                return finding(Accepted, true, Reason::HookFailed, message);
-            }
-            let advice = view.group.record().object.spec.advice();
-            let message = advice.map_or_else(
-                || "the spec can be carried out".to_owned(),
-                |advice| format!("the spec can be carried out, but {advice}"),
-            );
-            finding(Accepted, true, Reason::AsExpected, message)
-        }
+        None => carried_out(view),
     }
+}
+
+/// Nothing is wrong with the spec, but perhaps with what follows from it.
+fn carried_out(view: View) -> Finding {
+    use ConditionType::Accepted;
+    if let Some(refused) = view.group.election().deletion_refused() {
+        let message = format!(
+            "the spec can be carried out, but for election.onDemote: Delete. Set podDeletion.enabled=true in the \
+             operator's chart, unless a policy of the cluster is meant to refuse it: {refused}"
+        );
+        return finding(Accepted, true, Reason::DeletionRefused, message);
+    }
+    let mut failed = view.group.election().failed_hooks();
+    if let Some((member, why)) = failed.next() {
+        let more = match failed.count() {
+            0 => String::new(),
+            others => format!(" and {others} more"),
+        };
+        let message = format!(
+            "the spec can be carried out, but {}{more} could not be told its role by its hook, which is sent again: \
+             {why}",
+            member.pod.name
+        );
+        return finding(Accepted, true, Reason::HookFailed, message);
+    }
+    let advice = view.group.record().object.spec.advice();
+    let message = advice.map_or_else(
+        || "the spec can be carried out".to_owned(),
+        |advice| format!("the spec can be carried out, but {advice}"),
+    );
+    finding(Accepted, true, Reason::AsExpected, message)
 }
 
 fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindrance>) -> Finding {
@@ -270,7 +282,7 @@ fn activity_of(view: View, holder: &Member, eligible: u32) -> Finding {
 }
 
 /// The pods that cannot get or lose a role, and why, for the end of a message.
-fn refusal(view: View) -> String {
+pub(super) fn refusal(view: View) -> String {
     let mut refused = view.group.election().refused();
     let Some((member, first)) = refused.next() else { return String::new() };
     let more = match refused.count() {
