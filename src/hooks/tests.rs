@@ -161,3 +161,15 @@ async fn only_the_pods_own_address_is_called() {
     ));
     assert_eq!(*pods.asked.lock(), []);
 }
+
+/// The CRD's rule accepts these paths.
+#[tokio::test]
+async fn each_path_that_the_rules_accept_can_be_called() {
+    for path in ["/a<b", "/a>b", "/`", "/\"", "/{id}", "/a#b", "//other.example/x", "/%zz", "/a\\b", "/^|~"] {
+        let (pods, _server) = answering("HTTP/1.1 204 No Content\r\n\r\n");
+        let hook = json!({ "path": path, "port": 8080 });
+        assert!(spec(&hook).validate().is_ok(), "{path}");
+        let told = promote(&pods, &hook).await;
+        assert!(told.is_ok(), "{path}: {told:?}");
+    }
+}

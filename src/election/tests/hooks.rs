@@ -484,3 +484,139 @@ fn a_group_without_hooks_waits_for_none() {
     assert_eq!(group.play(&mut |_| told()), []);
     assert_eq!(group.active(), ["b"]);
 }
+
+/// The former owner has told it so, whether it answers this replica or not.
+#[test]
+fn an_active_pod_whose_hook_has_failed_in_the_background_is_told_first_that_it_is_a_standby() {
+    for failed in [failed("a"), Outcome::Failed] {
+        let world = hooks(Some(Continue), Some(Continue));
+        let mut group = Told { case: Case::stable(world.clone()), world };
+        group.play(&mut |request| if request.2 == ["a"] { failed.clone() } else { told() });
+        group.request_switchover("1", "b");
+        let requests = group.play(&mut |_| told());
+        assert_eq!(requests, [to(Role::Standby, 6, &["a"]), to(Role::Active, 6, &["b"])], "{failed:?}");
+    }
+}
+
+/// Somebody has taken it out of the selector, perhaps to look into it. It runs on.
+#[test]
+fn a_former_pod_that_the_selector_no_longer_matches_is_told_that_it_is_a_standby() {
+    let mut group = Told::new(hooks(Some(Continue), Some(Continue)));
+    group.change(|world| drop(world.members.remove(0)));
+    assert_eq!(group.case.effect(), Effect::Verify(pod("a")));
+    group.case.answer(Outcome::Verified(Some(Reason::PodDeleted)));
+    for outcome in [Outcome::Granted { token: 6 }, Outcome::Declared, Outcome::Stripped] {
+        group.case.answer(outcome);
+    }
+    assert_eq!(request(&group.case.effect()), Some(to(Role::Standby, 6, &["a"])));
+}
+
+#[test]
+fn no_pod_is_told_that_it_is_active_once_the_group_is_deleted() {
+    let mut group = Told::new(hooks(Some(Continue), Some(Continue)));
+    group.change(|world| world.members[0].verdict = Verdict::Ended(Reason::PodDeleted));
+    for outcome in [Outcome::Granted { token: 6 }, Outcome::Declared, Outcome::Stripped] {
+        group.case.answer(outcome);
+    }
+    let mut world = group.world.clone();
+    world.declared = group.case.group.declared().clone();
+    (world.members[0].role, world.members[0].stamp) = (Role::Standby, Some(6));
+    world.deleting = true;
+    group.case.meanwhile(world);
+    group.case.answer(told());
+    assert_ne!(request(&group.case.effect()), Some(to(Role::Active, 6, &["b"])));
+}
+
+/// A hook may take half a minute. What forbids a promotion counts at its end, too.
+#[test]
+fn no_pod_is_promoted_if_the_group_is_obstructed_while_hooks_are_awaited() {
+    let mut group = Told::new(hooks(Some(Continue), None));
+    group.change(|world| world.members[0].verdict = Verdict::Ended(Reason::PodDeleted));
+    for outcome in [Outcome::Granted { token: 6 }, Outcome::Declared, Outcome::Stripped] {
+        group.case.answer(outcome);
+    }
+    assert_eq!(request(&group.case.effect()), Some(to(Role::Active, 6, &["b"])));
+    let mut world = group.world.clone();
+    world.declared = group.case.group.declared().clone();
+    (world.members[0].role, world.members[0].stamp) = (Role::Standby, Some(6));
+    world.obstacle = Some(Reason::SelectedByOtherGroup);
+    group.case.meanwhile(world);
+    group.case.answer(told());
+    let promotes = |(_, effect): &(Ticket, Effect)| matches!(effect, Effect::Promote { .. });
+    assert!(!group.case.asked.iter().any(promotes), "{:?}", group.case.asked);
+}
+
+/// Attempts to give the role back to a preferred pod. Each one interrupts the service.
+fn failbacks(refused: &Request, policy: World, delay: Duration) -> Vec<u64> {
+    let mut group = Told::new(policy);
+    group.change(|world| {
+        world.members.truncate(2);
+        world.members[1].priority = 10;
+        world.policy.failback = Some(delay);
+    });
+    let mut attempts = Vec::new();
+    let end = group.case.now + Duration::from_mins(20);
+    while group.case.now < end {
+        let requests = group.play(&mut |request| {
+            if (request.0, &request.2) == (refused.0, &refused.2) { failed(&refused.2[0]) } else { told() }
+        });
+        assert_eq!(group.active(), ["a"]);
+        if requests.iter().any(|request| (request.0, &request.2) == (refused.0, &refused.2)) {
+            attempts.push(group.case.now.as_secs());
+        }
+        group.change(|_| {});
+        if group.case.asked.is_empty() {
+            group.wait();
+        }
+    }
+    attempts.windows(2).map(|pair| pair[1] - pair[0]).collect()
+}
+
+#[test]
+fn failbacks_that_the_active_pods_hook_always_refuses_become_rare() {
+    let policy = hooks(Some(Continue), Some(Abort));
+    let pauses = failbacks(&to(Role::Standby, 0, &["a"]), policy, Duration::from_secs(10));
+    assert!(pauses[4..].iter().all(|pause| *pause >= 60), "{pauses:?}");
+}
+
+#[test]
+fn failbacks_that_the_next_pods_hook_always_refuses_become_rare() {
+    let policy = hooks(Some(Abort), None);
+    let pauses = failbacks(&to(Role::Active, 0, &["b"]), policy, Duration::from_secs(10));
+    assert!(pauses[4..].iter().all(|pause| *pause >= 60), "{pauses:?}");
+}
+
+/// A pod may be labelled active without being named by row or declaration: the database and the status were emptied.
+#[test]
+fn a_pod_that_was_found_with_the_active_label_is_told_that_it_is_a_standby_before_another_follows() {
+    let mut world = hooks(Some(Continue), Some(Continue));
+    world.members[0].verdict = Verdict::Unknown;
+    world.declared = Declaration::default();
+    let mut group = Told { case: Case::new(world.clone(), Row::default()), world };
+    let requests = group.play(&mut |_| told());
+    assert_eq!(requests[0].0, Role::Standby, "{requests:?}");
+    assert_eq!(requests[0].2, ["a"]);
+}
+
+/// Its Service routes to it all the same, and it does not know that it is to work.
+#[test]
+fn an_active_pod_that_was_started_again_is_told_its_role_although_no_change_is_allowed() {
+    for obstacle in [Reason::RoleLabelInOwnerSelector, Reason::SelectedByOtherGroup, Reason::InvalidSpec] {
+        let mut group = Told::new(hooks(Some(Continue), Some(Continue)));
+        group.change(|world| {
+            world.obstacle = Some(obstacle);
+            world.members[0].restarts = 1;
+        });
+        assert_eq!(group.play(&mut |_| told()), [to(Role::Active, 5, &["a"])], "{obstacle}");
+    }
+}
+
+#[test]
+fn an_active_pod_that_was_started_again_does_not_wait_for_a_standby_that_hangs() {
+    let mut group = Told::new(hooks(Some(Continue), Some(Continue)));
+    group.change(|world| world.members[2].restarts = 1);
+    assert_eq!(request(&group.case.effect()), Some(to(Role::Standby, 5, &["c"])));
+    group.change(|world| world.members[0].restarts = 1);
+    let requests: Vec<_> = group.case.asked.iter().filter_map(|(_, effect)| request(effect)).collect();
+    assert_eq!(requests, [to(Role::Active, 5, &["a"])]);
+}

@@ -412,4 +412,27 @@ mod tests {
         drop(first);
         assert_eq!(take_all(&mut queue).len(), PLACES - few.len(), "none is known to hang");
     }
+
+    /// As hooks do: they keep their places for as long as a hook takes if they may not wait without one.
+    #[test]
+    fn hooks_that_hang_in_three_namespaces_leave_places_to_others() {
+        let mut queue = Queue::new();
+        for name in ["one", "two", "three"] {
+            for _ in 0..PLACES {
+                queue.put(Urgency::Finish, Some(name), Urgency::Finish);
+            }
+        }
+        let mut kept = Vec::new();
+        let mut late = Vec::new();
+        loop {
+            let taken = take_all(&mut queue);
+            if taken.is_empty() {
+                break;
+            }
+            late.extend(taken.iter().map(|(_, place)| place.give_way()));
+            kept.extend(taken);
+        }
+        queue.put(Urgency::Finish, Some("shop"), Urgency::Finish);
+        assert_eq!(take_all(&mut queue).len(), 1, "{} are late", late.iter().flatten().count());
+    }
 }

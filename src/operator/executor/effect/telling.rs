@@ -175,3 +175,65 @@ async fn a_call_leaves_its_place_to_others() {
     tell(&mut api, &Pods::new(None), Role::Standby, &["web-0"]).await;
     assert_eq!(left.load(Ordering::Relaxed), 1);
 }
+
+/// It says nothing about the pod, as with every other call: the step is repeated.
+#[tokio::test]
+async fn an_api_server_that_does_not_answer_is_no_failure_of_a_hook() {
+    let mut api = FakeApi::with(vec![(FIRST, json!(500))]);
+    api.context.pods = Pods::new(Some(204));
+    let done = carry_out(&api.context, order(Role::Standby, &["web-0"])).await;
+    assert!(matches!(done.outcome, Outcome::Failed), "{done:?}");
+}
+
+/// Its address may be another pod's by now.
+#[tokio::test]
+async fn a_pod_that_has_ended_is_not_called() {
+    let mut ended = pod("web-0", "uid-web-0", "198.18.0.9");
+    ended["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    ended["metadata"]["finalizers"] = json!(["example.com/backup"]);
+    ended["status"]["phase"] = json!("Failed");
+    let mut api = FakeApi::with(vec![(FIRST, ended)]);
+    let network = Pods::new(Some(204));
+    tell(&mut api, &network, Role::Standby, &["web-0"]).await;
+    assert_eq!(network.called(), [""; 0]);
+}
+
+/// As a write behind a webhook: one that may not wait without a place has the usual limit.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_cannot_leave_its_place_does_not_keep_it_for_long() {
+    struct Hangs;
+    impl Network for Hangs {
+        fn connect(&self, _: SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn Stream>>> {
+            let (ours, theirs) = duplex(1024);
+            async move {
+                std::mem::forget(theirs);
+                Ok(Box::new(ours) as Box<dyn Stream>)
+            }
+            .boxed()
+        }
+    }
+    let mut api = FakeApi::with(vec![(FIRST, pod("web-0", "uid-web-0", "198.18.0.9"))]);
+    api.context.pods = Arc::new(Hangs);
+    // Too many calls wait already.
+    api.context.give_way = Some(Arc::new(|| None));
+    let began = tokio::time::Instant::now();
+    carry_out(&api.context, order(Role::Standby, &["web-0"])).await;
+    assert!(began.elapsed() <= crate::operator::CALL_TIMEOUT, "{:?}", began.elapsed());
+}
+
+fn order(role: Role, names: &[&str]) -> Order {
+    let object = json!({
+        "apiVersion": "leadergroup.dev/v1alpha1",
+        "kind": "LeaderGroup",
+        "metadata": { "namespace": "shop", "name": "web", "uid": "u1", "resourceVersion": "5" },
+        "spec": {
+            "selector": { "matchLabels": { "app": "web" } },
+            "hooks": { "demote": { "path": "/demote", "port": 8080, "timeout": "30s" } },
+        },
+    });
+    let object = serde_json::from_value(object).expect("a group");
+    let name = GroupName { namespace: "shop".into(), name: "web".into() };
+    let record = Arc::new(Record::first(object, name, "c1").expect("it has a name"));
+    let effect = Effect::Tell { role, token: 6, reason: Reason::Switchover, pods: pods(names) };
+    Order { record, session: None, ticket: 1, effect }
+}
