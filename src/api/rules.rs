@@ -210,7 +210,12 @@ pub(super) fn hooks(schema: &mut Schema) {
 }
 
 pub(super) fn hook(schema: &mut Schema) {
-    path(schema, "/promote");
+    on(
+        schema,
+        "path",
+        Rule::new("self.matches('^/[A-Za-z0-9/?:@._~!$&()*+,;=%-]*$')")
+            .message("path must be the path of a URL and start with a /: write it like /promote"),
+    );
     port(schema);
     on(schema, "timeout", within("timeout", HOOK_TIMEOUT, "from 100ms to 30s"));
 }
@@ -268,13 +273,13 @@ pub(super) fn probe(schema: &mut Schema) {
 }
 
 pub(super) fn http_get(schema: &mut Schema) {
-    path(schema, "/readyz");
+    on(
+        schema,
+        "path",
+        Rule::new("self.matches('^/[!-~]*$')")
+            .message("path must start with a / and contain no spaces: write it like /readyz"),
+    );
     port(schema);
-}
-
-fn path(schema: &mut Schema, example: &str) {
-    let message = format!("path must start with a / and contain no spaces: write it like {example}");
-    on(schema, "path", Rule::new("self.matches('^/[!-~]*$')").message(message.as_str()));
 }
 
 pub(super) fn port(schema: &mut Schema) {

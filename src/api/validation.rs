@@ -80,7 +80,7 @@ pub enum InvalidSpec {
     HooksBesideAgent,
     /// A hook is missing, or has no valid path or port.
     #[error(
-        "spec.hooks must have promote, demote or both, each with a path that starts with a / and contains no spaces, and a port: \
+        "spec.hooks must have promote, demote or both, each with the path of a URL, which starts with a /, and a port: \
          write them like {{path: /promote, port: 8080}}"
     )]
     Hook,
@@ -222,7 +222,7 @@ impl HooksSpec {
 
 impl HookSpec {
     fn validate(&self, timeout: &'static str) -> Result<(), InvalidSpec> {
-        if !(is_port(&self.port) && is_path(&self.path)) {
+        if !(is_port(&self.port) && is_hook_path(&self.path)) {
             return Err(InvalidSpec::Hook);
         }
         if !(Duration::from_millis(100)..=LONGEST_HOOK).contains(&self.timeout.0) {
@@ -320,6 +320,12 @@ fn is_port(port: &ProbePort) -> bool {
                 && !name.contains("--")
         }
     }
+}
+
+/// The characters of a path and a query, as RFC 3986 has them, but for the quote, which the CRD's rule cannot contain.
+fn is_hook_path(path: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/?:@-._~!$&()*+,;=%".contains(&byte);
+    path.starts_with('/') && path.bytes().all(allowed)
 }
 
 fn is_path(path: &str) -> bool {

@@ -29,6 +29,9 @@ impl Group {
             self.delays.lost = None;
         }
         if let Some(obstacle) = self.world.obstacle {
+            if self.keeps_its_label() {
+                self.tell_later(&self.known.holder_uid().to_owned(), now, effects);
+            }
             let holder = self.known.row.holder.clone().filter(|_| obstacle != Reason::InvalidSpec);
             return match holder.filter(|holder| self.lacks_program(holder)) {
                 Some(holder) => self.start_program(&holder, now, effects),
@@ -43,6 +46,7 @@ impl Group {
         let strays: Vec<_> =
             self.strays(self.known.holder_uid()).map(|member| member.to_strip(token)).collect();
         if !strays.is_empty() {
+            self.note_strays(&self.known.holder_uid().to_owned());
             return self.go(Phase::Repairing, Effect::Strip { token, pods: strays }, effects);
         }
         match self.known.row.holder.clone() {

@@ -13,6 +13,7 @@
 use std::time::Duration;
 
 use super::{
+    change::distinct,
     event::{Effect, Outcome, Ticket},
     group::Group,
     phase::{Change, Phase},
@@ -42,7 +43,7 @@ impl Group {
         let pods: Vec<_> = match role {
             _ if self.world.policy.hooks.of(role).is_none() => Vec::new(),
             Role::Active => vec![holder.clone()],
-            _ => self.to_demote(&holder.uid).map(|member| member.pod.clone()).collect(),
+            _ => self.to_demote(&holder.uid),
         };
         if pods.is_empty() {
             return self.all_told(role, change, witness, effects);
@@ -68,23 +69,34 @@ impl Group {
 
     /// Notes the pods that may have been active before the declared term, or may have been told so.
     fn note_former(&mut self, holder: &str) {
-        let members = &self.world.members;
-        self.hooks.refresh(members);
-        let former = self.known.declared.strip.iter().chain(&self.known.row.pending);
-        let unknown = former.filter(|pod| pod.uid != holder && !self.hooks.has(&pod.uid));
-        let unknown = unknown.filter(|pod| members.iter().any(|member| member.pod == **pod));
-        for uid in unknown.map(|pod| pod.uid.clone()).collect::<Vec<_>>() {
-            self.hooks.set(&uid, Told { role: Role::Active, restarts: None });
+        self.hooks.refresh(&self.world.members);
+        for pod in self.known.declared.strip.iter().chain(&self.known.row.pending) {
+            if pod.uid != holder && self.world.members.iter().any(|member| member.pod == *pod) {
+                self.hooks.note_active(&pod.uid);
+            }
+        }
+    }
+
+    /// Notes the pods that are labelled active without being the holder. They lose the label now.
+    pub(super) fn note_strays(&mut self, holder: &str) {
+        let strays = self.world.members.iter().filter(|member| member.role == Role::Active);
+        for member in strays.filter(|member| member.pod.uid != holder) {
+            self.hooks.note_active(&member.pod.uid);
         }
     }
 
     /// The pods that are to be told that they are standbys. A silent one does not answer, and would only delay the
-    /// change; nor does one whose containers have ended.
-    fn to_demote(&self, holder: &str) -> impl Iterator<Item = &Member> {
-        self.world.members.iter().filter(move |member| {
+    /// change; nor does one whose containers have ended. A pod that the watch does not show may have left the selector,
+    /// and work all the same.
+    fn to_demote(&self, holder: &str) -> Vec<PodRef> {
+        let members = self.world.members.iter().filter(|member| {
             let answers = !matches!(member.verdict, Verdict::Silent | Verdict::Ended(Reason::PodFinished));
-            member.pod.uid != holder && answers && self.hooks.may_act_as_active(&member.pod.uid)
-        })
+            answers && self.hooks.may_act_as_active(&member.pod.uid)
+        });
+        let former = self.known.declared.strip.iter().chain(&self.known.row.pending);
+        let unseen = former.filter(|pod| self.member(&pod.uid).is_none());
+        let all = members.map(|member| &member.pod).chain(unseen).filter(|pod| pod.uid != holder);
+        distinct(all.cloned().collect())
     }
 
     fn asked(&self, role: Role, pods: &[PodRef]) -> Vec<(String, Told)> {
@@ -107,6 +119,11 @@ impl Group {
             return self.back_off(now);
         };
         self.hooks.answered(&failed, now);
+        self.forget_refused_demotions();
+        // The pods had time to answer, in which a promotion may have become forbidden.
+        if !self.may_begin() {
+            return self.settle(now);
+        }
         if !self.is_fit(&change.holder) {
             return self.pass_over(change, now, effects);
         }
@@ -138,10 +155,13 @@ impl Group {
     /// While the group is stable: tells a pod its role, if it may not know it.
     pub(super) fn tell_later(&mut self, holder: &str, now: Duration, effects: &mut Effects) {
         self.hooks.refresh(&self.world.members);
-        if self.hooks.are_asked() {
+        if self.hooks.asks(holder) {
             return;
         }
-        let next = self.untold(holder).min_by_key(|(_, member)| self.hooks.after(&member.pod.uid));
+        // The active pod does not wait for a standby that hangs.
+        let is_busy = self.hooks.are_asked();
+        let untold = self.untold(holder).filter(|(role, _)| !is_busy || *role == Role::Active);
+        let next = untold.min_by_key(|(_, member)| self.hooks.after(&member.pod.uid));
         let Some((role, pod)) = next.map(|(role, member)| (role, member.pod.clone())) else { return };
         let after = self.hooks.after(&pod.uid);
         if now < after {
@@ -172,6 +192,16 @@ impl Group {
         match outcome {
             Outcome::Told(failed) => self.hooks.answered(&failed, now),
             _ => self.hooks.unanswered(now),
+        }
+        self.forget_refused_demotions();
+    }
+
+    /// A pod that was told that it is a standby refuses that no more.
+    fn forget_refused_demotions(&mut self) {
+        for member in &self.world.members {
+            if self.hooks.knows(member, Role::Standby) {
+                self.refusals.demoted(&member.pod.uid);
+            }
         }
     }
 

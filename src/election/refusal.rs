@@ -14,6 +14,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// The longest pause, so that a pod becomes a candidate again soon after the policy has changed, or after a missing
 /// right was granted.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// The longest pause between two planned changes that a hook refuses.
+const LONGEST_AFTER_HOOK: Duration = Duration::from_mins(10);
 
 /// Who refused a role for a pod, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,10 +57,14 @@ impl Refused {
         self.refusal.reason == Reason::HookFailed
     }
 
-    /// When to try again, if no pause is longer than `longest`. There is no dry run of a hook, so each attempt uses up
-    /// a term, and the pauses are not shortened.
+    /// When to try again, if no pause is longer than `longest`. There is no dry run of a hook. So each attempt uses up a
+    /// term, and if a pod is active, it is interrupted for it: the pauses are longer then.
     fn due(&self, longest: Duration) -> Duration {
-        let longest = if self.is_by_hook() { LONGEST_PAUSE } else { longest };
+        let longest = match (self.is_by_hook(), longest < LONGEST_PAUSE) {
+            (false, _) => longest,
+            (true, true) => LONGEST_PAUSE,
+            (true, false) => LONGEST_AFTER_HOOK,
+        };
         self.at.map_or(Duration::ZERO, |at| at + self.pause.min(longest))
     }
 }
@@ -124,9 +130,11 @@ impl Refusals {
         if !self.bars_stamp(uid) {
             self.stamps.remove(uid);
         }
-        if !self.bars_move(uid) {
-            self.demotions.remove(uid);
-        }
+    }
+
+    /// The pod was told that it is a standby.
+    pub(super) fn demoted(&mut self, uid: &str) {
+        self.demotions.remove(uid);
     }
 
     /// The group's pods as they are now.
@@ -176,10 +184,10 @@ impl Refusals {
 
     /// The last role that was refused for the pod.
     pub(super) fn of(&self, uid: &str) -> Option<&Refused> {
-        let refused = [&self.demotions, &self.stamps, &self.promotions]
-            .into_iter()
-            .filter_map(|refused| refused.get(uid).filter(|entry| !entry.tried));
-        refused.max_by_key(|entry| entry.at)
+        let promotion = self.promotions.get(uid).filter(|entry| !entry.tried);
+        // A pod that could not be demoted works. That is told only until it is tried again.
+        let demotion = self.demotions.get(uid).filter(|entry| self.now < entry.due(LONGEST_PAUSE));
+        [demotion, self.stamps.get(uid), promotion].into_iter().flatten().max_by_key(|entry| entry.at)
     }
 
     /// When the next pause ends.
@@ -211,7 +219,8 @@ fn refresh(refused: &mut BTreeMap<String, Refused>, members: &[Member], stamped:
 
 fn refuse(refused: &mut BTreeMap<String, Refused>, member: &Member, refusal: Refusal, now: Duration) {
     let before = refused.get(&member.pod.uid).map_or(Duration::ZERO, |entry| entry.pause);
-    let pause = (before * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+    let longest = if refusal.reason == Reason::HookFailed { LONGEST_AFTER_HOOK } else { LONGEST_PAUSE };
+    let pause = (before * 2).clamp(FIRST_PAUSE, longest);
     let entry = Refused { refusal, seen: seen(member), at: Some(now), pause, tried: false };
     refused.insert(member.pod.uid.clone(), entry);
 }

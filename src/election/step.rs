@@ -16,7 +16,7 @@ impl Group {
     /// Processes one event at the monotonic time `now`.
     ///
     /// At most one protocol effect is outstanding at a time. In addition there may be one [`Effect::Stamp`], one
-    /// [`Effect::Delete`] and one [`Effect::Tell`] in the background, and an [`Effect::Finished`], which has no
+    /// [`Effect::Delete`] and an [`Effect::Tell`] in the background, and an [`Effect::Finished`], which has no
     /// outcome.
     pub fn step(&mut self, event: Event, now: Duration) -> Effects {
         let mut effects = Effects::new();

@@ -66,9 +66,13 @@ impl Hooks {
         self.pods.insert(uid.to_owned(), Known::new(told));
     }
 
-    /// Whether anything is known of the pod.
-    pub(super) fn has(&self, uid: &str) -> bool {
-        self.pods.contains_key(uid)
+    /// The pod may act as active, unless it is known what it was told. It may have been told so by another replica.
+    pub(super) fn note_active(&mut self, uid: &str) {
+        let nothing = Told { role: Role::None, restarts: None };
+        let known = self.pods.entry(uid.to_owned()).or_insert_with(|| Known::new(nothing));
+        if known.told.role == Role::None {
+            known.told.role = Role::Active;
+        }
     }
 
     /// Whether the pod acts in this role, and its program knows it.
@@ -98,6 +102,11 @@ impl Hooks {
 
     pub(super) fn are_asked(&self) -> bool {
         self.asked.is_some()
+    }
+
+    /// Whether this pod is being asked.
+    pub(super) fn asks(&self, uid: &str) -> bool {
+        self.asked.as_ref().is_some_and(|asked| asked.pods.iter().any(|(asked, _)| asked == uid))
     }
 
     /// Whether this is the ticket of a request in the background.

@@ -27,6 +27,7 @@ pub use probe::{ProbeFailure, ProbeKind, ProbeOutcome, ProbeRefusal, ResolvedPro
 pub(crate) use probe::{USER_AGENT, address};
 #[cfg(test)]
 pub(crate) use prober::MachineNetwork;
+pub(crate) use prober::is_failure_of_this_machine;
 pub use prober::{Network, ProbeEvent, ProbeStep, Prober, Stream, Target};
 pub use reach::Reach;
 pub use thresholds::Thresholds;

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::{
     api::{HookSpec, HumanDuration, LeaderGroupSpec, RoleChange},
-    health::{Network, ProbeRefusal, USER_AGENT, address},
+    health::{Network, ProbeRefusal, USER_AGENT, address, is_failure_of_this_machine},
 };
 
 /// How long a connection may take to be accepted. A pod whose network is gone must not hold a change up for longer.
@@ -45,6 +45,13 @@ pub(crate) enum HookError {
     /// The path is no path of a URL.
     #[error("spec.hooks: `{path}` is not a valid path: {error}")]
     Path { path: String, error: http::Error },
+}
+
+impl HookError {
+    /// Whether the request failed here, so that it says nothing about the pod.
+    pub(crate) fn is_our_own(&self) -> bool {
+        matches!(self, Self::Connect { error, .. } if is_failure_of_this_machine(error))
+    }
 }
 
 /// Tells a pod its role. `Ok` means that it has answered with a status from 200 to 299.

@@ -51,7 +51,10 @@ pub use commands::{
     Claimant, ExplainError, ExplainedPod, Explanation, Known, claimant, explain, hears_no_pod,
 };
 use controller::{Controller, Health, Parts};
-use executor::{Context, count_writes};
+use executor::{
+    Context, count_writes,
+    hook_places::{self, HookPlaces},
+};
 use leadergroup_lock::{Clock, LockError, Store};
 use lock::keys::KeyRule;
 use message::Message;
@@ -61,8 +64,8 @@ use status::events::Events;
 const QUEUE: usize = 4_096;
 /// How many probes may be in flight.
 const PROBES: usize = 4_096;
-/// How many files may be open at a time: the connections of the prober, and some for all other purposes.
-const DESCRIPTORS: u64 = PROBES as u64 * 13 / 4 + 256;
+/// How many files may be open at a time: the connections of the prober and of hooks, and some for all other purposes.
+const DESCRIPTORS: u64 = PROBES as u64 * 13 / 4 + hook_places::PLACES as u64 + 256;
 /// How long one call to the API server may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// After this time without a turn the controller counts as stuck.
@@ -207,7 +210,8 @@ impl Replica {
                 manages_endpoints: settings.managed_endpoints,
                 keys,
                 pods,
-                give_way: None,
+                hook_places: HookPlaces::new(),
+                leave_place: Arc::new(|| {}),
             },
             health,
         };

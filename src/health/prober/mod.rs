@@ -40,6 +40,7 @@ use places::Places;
 use single::Shared;
 use stalls::Stalls;
 
+pub(crate) use exchange::is_failure_of_this_machine;
 #[cfg(test)]
 pub(crate) use network::Tcp as MachineNetwork;
 pub use network::{Network, Stream};

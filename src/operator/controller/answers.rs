@@ -77,7 +77,7 @@ impl Controller {
         let Some(group) = self.groups.get_mut(name) else { return };
         for (pod, refusal) in group.new_refusals() {
             let Refusal { reason, message } = &refusal;
-            tracing::warn!(group = %name, pod = pod.name, %reason, message, "a pod cannot change its role; it is passed over");
+            tracing::warn!(group = %name, pod = pod.name, %reason, message, "a pod cannot change its role");
             self.events.refused(&group.record().object, &pod, &refusal);
         }
     }

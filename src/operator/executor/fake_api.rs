@@ -7,7 +7,7 @@ use kube::{Client, client::Body};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::Context;
+use super::{Context, hook_places::HookPlaces};
 use crate::{
     health::MachineNetwork,
     operator::{CALL_TIMEOUT, lock::keys::KeyRule},
@@ -65,7 +65,8 @@ impl FakeApi {
             metrics: Arc::new(Metrics::new()),
             messages: mpsc::channel(1).0,
             pods: Arc::new(MachineNetwork),
-            give_way: None,
+            hook_places: HookPlaces::new(),
+            leave_place: Arc::new(|| {}),
         };
         Self { context, asked }
     }

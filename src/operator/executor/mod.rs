@@ -6,11 +6,13 @@
 //! groups: each has at most one step, one stamping, one deletion, one hook, one report, and one write for each slice of
 //! its Services.
 //!
-//! A write that a webhook holds up gives its task's place to others ([`Place::give_way`]), and so does a hook of a pod.
+//! A write that a webhook holds up gives its task's place to others ([`Place::give_way`]). Hooks of pods have places of
+//! their own (`hook_places`).
 
 pub(super) mod effect;
 #[cfg(test)]
 pub(super) mod fake_api;
+pub(super) mod hook_places;
 pub(super) mod queue;
 
 use std::sync::Arc;
@@ -21,9 +23,10 @@ use tokio::{sync::mpsc, task::JoinSet};
 use super::{lock::keys::KeyRule, message::Message};
 use crate::{
     health::Network,
-    routing::{OnLate, OnWrite, Router},
+    routing::{OnWrite, Router},
     telemetry::{ApiOutcome, Metrics},
 };
+use hook_places::HookPlaces;
 use leadergroup_lock::Store;
 use queue::{Place, Queue, Urgency};
 
@@ -40,16 +43,21 @@ pub(super) struct Context {
     pub(super) keys: KeyRule,
     /// For the hooks of pods.
     pub(super) pods: Arc<dyn Network>,
-    /// Leaves a task's place to others; none outside a task.
-    pub(super) give_way: Option<OnLate>,
+    pub(super) hook_places: HookPlaces,
+    /// Leaves the task's place to others for good; does nothing outside a task.
+    pub(super) leave_place: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Context {
     /// The same for a task with this place.
     fn at(&self, place: Place) -> Self {
-        let give_way: OnLate = Arc::new(move || place.give_way().map(|late| Box::new(late) as Box<dyn Send>));
-        let router = self.router.clone().patient(give_way.clone());
-        Self { router, give_way: Some(give_way), ..self.clone() }
+        let place = Arc::new(place);
+        let leave_place = {
+            let place = place.clone();
+            Arc::new(move || place.leave())
+        };
+        let give_way = Arc::new(move || place.give_way().map(|late| Box::new(late) as Box<dyn Send>));
+        Self { router: self.router.clone().patient(give_way), leave_place, ..self.clone() }
     }
 }
 

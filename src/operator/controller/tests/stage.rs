@@ -16,7 +16,7 @@ use crate::{
     operator::{
         CALL_TIMEOUT, PROBES, QUEUE, STUCK,
         controller::{Controller, Health, Parts},
-        executor::Context,
+        executor::{Context, hook_places::HookPlaces},
         index::{Event, lock_view::LockNews},
         lock::{claim::LARGEST_CLAIM, keys::KeyRule},
         message::Message,
@@ -86,7 +86,8 @@ impl Stage {
                 metrics,
                 messages,
                 pods: Arc::new(MachineNetwork),
-                give_way: None,
+                hook_places: HookPlaces::new(),
+                leave_place: Arc::new(|| {}),
             },
             health: Health {
                 liveness: Liveness::new(STUCK),

@@ -82,21 +82,8 @@ fn pods(names: &[&str]) -> Vec<PodRef> {
 
 /// Tells these pods that they are standbys; no hook tells pods that they are active.
 async fn tell(api: &mut FakeApi, network: &Arc<Pods>, role: Role, names: &[&str]) -> Vec<(String, String)> {
-    let object = json!({
-        "apiVersion": "leadergroup.dev/v1alpha1",
-        "kind": "LeaderGroup",
-        "metadata": { "namespace": "shop", "name": "web", "uid": "u1", "resourceVersion": "5" },
-        "spec": {
-            "selector": { "matchLabels": { "app": "web" } },
-            "hooks": { "demote": { "path": "/demote", "port": 8080 } },
-        },
-    });
-    let object = serde_json::from_value(object).expect("a group");
-    let name = GroupName { namespace: "shop".into(), name: "web".into() };
-    let record = Arc::new(Record::first(object, name, "c1").expect("it has a name"));
     api.context.pods = network.clone();
-    let effect = Effect::Tell { role, token: 6, reason: Reason::Switchover, pods: pods(names) };
-    let done = Box::pin(carry_out(&api.context, Order { record, session: None, ticket: 1, effect })).await;
+    let done = Box::pin(carry_out(&api.context, order(role, names))).await;
     assert!(done.trouble.is_none(), "it is the pods' trouble: {done:?}");
     let Outcome::Told(failed) = done.outcome else { panic!("{done:?}") };
     failed.into_iter().map(|(pod, why)| (pod.name, why)).collect()
@@ -149,18 +136,22 @@ async fn a_role_without_a_hook_needs_no_call() {
 
 #[tokio::test]
 async fn each_failure_is_that_of_its_pod() {
-    let mut api = FakeApi::with(vec![(FIRST, json!(500)), (SECOND, pod("web-1", "uid-web-1", "198.18.0.8"))]);
-    let refusing = Pods::new(None);
-    let failed = tell(&mut api, &refusing, Role::Standby, &["web-0", "web-1"]).await;
+    let both = || {
+        vec![
+            (FIRST, pod("web-0", "uid-web-0", "198.18.0.9")),
+            (SECOND, pod("web-1", "uid-web-1", "198.18.0.8")),
+        ]
+    };
+    let mut api = FakeApi::with(both());
+    let failed = tell(&mut api, &Pods::new(None), Role::Standby, &["web-0", "web-1"]).await;
     let names: Vec<_> = failed.iter().map(|(pod, _)| pod.as_str()).collect();
     assert_eq!(names, ["web-0", "web-1"]);
     assert!(failed[1].1.starts_with("no connection to 198.18.0.8:8080"), "{failed:?}");
-    assert_eq!(refusing.called(), ["198.18.0.8:8080"], "without a read no pod is called");
-    assert!(requests(&api, "failed"));
     let mut api = FakeApi::with(vec![(SECOND, pod("web-1", "uid-web-1", "198.18.0.8"))]);
     let failed = tell(&mut api, &Pods::new(Some(503)), Role::Standby, &["web-0", "web-1"]).await;
     assert_eq!(failed.len(), 1);
     assert!(failed[0].0 == "web-1" && failed[0].1.contains("HTTP 503"), "{failed:?}");
+    assert!(requests(&api, "failed"));
 }
 
 #[tokio::test]
@@ -168,12 +159,26 @@ async fn a_call_leaves_its_place_to_others() {
     let mut api = FakeApi::with(vec![(FIRST, pod("web-0", "uid-web-0", "198.18.0.9"))]);
     let left = Arc::new(AtomicUsize::new(0));
     let counted = left.clone();
-    api.context.give_way = Some(Arc::new(move || {
+    api.context.leave_place = Arc::new(move || {
         counted.fetch_add(1, Ordering::Relaxed);
-        None
-    }));
+    });
     tell(&mut api, &Pods::new(None), Role::Standby, &["web-0"]).await;
     assert_eq!(left.load(Ordering::Relaxed), 1);
+}
+
+/// This machine has no free descriptor, for example.
+#[tokio::test]
+async fn what_fails_on_this_machine_is_no_failure_of_a_pod() {
+    struct Exhausted;
+    impl Network for Exhausted {
+        fn connect(&self, _: SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn Stream>>> {
+            async { Err(io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error())) }.boxed()
+        }
+    }
+    let mut api = FakeApi::with(vec![(FIRST, pod("web-0", "uid-web-0", "198.18.0.9"))]);
+    api.context.pods = Arc::new(Exhausted);
+    let done = carry_out(&api.context, order(Role::Standby, &["web-0"])).await;
+    assert!(matches!(done.outcome, Outcome::Failed), "{done:?}");
 }
 
 /// It says nothing about the pod, as with every other call: the step is repeated.
@@ -198,29 +203,6 @@ async fn a_pod_that_has_ended_is_not_called() {
     assert_eq!(network.called(), [""; 0]);
 }
 
-/// As a write behind a webhook: one that may not wait without a place has the usual limit.
-#[tokio::test(start_paused = true)]
-async fn a_call_that_cannot_leave_its_place_does_not_keep_it_for_long() {
-    struct Hangs;
-    impl Network for Hangs {
-        fn connect(&self, _: SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn Stream>>> {
-            let (ours, theirs) = duplex(1024);
-            async move {
-                std::mem::forget(theirs);
-                Ok(Box::new(ours) as Box<dyn Stream>)
-            }
-            .boxed()
-        }
-    }
-    let mut api = FakeApi::with(vec![(FIRST, pod("web-0", "uid-web-0", "198.18.0.9"))]);
-    api.context.pods = Arc::new(Hangs);
-    // Too many calls wait already.
-    api.context.give_way = Some(Arc::new(|| None));
-    let began = tokio::time::Instant::now();
-    carry_out(&api.context, order(Role::Standby, &["web-0"])).await;
-    assert!(began.elapsed() <= crate::operator::CALL_TIMEOUT, "{:?}", began.elapsed());
-}
-
 fn order(role: Role, names: &[&str]) -> Order {
     let object = json!({
         "apiVersion": "leadergroup.dev/v1alpha1",
@@ -228,7 +210,7 @@ fn order(role: Role, names: &[&str]) -> Order {
         "metadata": { "namespace": "shop", "name": "web", "uid": "u1", "resourceVersion": "5" },
         "spec": {
             "selector": { "matchLabels": { "app": "web" } },
-            "hooks": { "demote": { "path": "/demote", "port": 8080, "timeout": "30s" } },
+            "hooks": { "demote": { "path": "/demote", "port": 8080 } },
         },
     });
     let object = serde_json::from_value(object).expect("a group");
