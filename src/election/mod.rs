@@ -29,7 +29,7 @@
 //! | `Verifying` | a read of the holder, to confirm that it has failed | `Verified` → `Granting`, `Trying`, `Vacating`, `Stable`, `Resuming`, `BackingOff` |
 //! | `Relabelling` | a read of the holder, which has lost its label | `Verified` → `Granting`, `Trying`, `Stable`, `BackingOff` |
 //! | `Trying` | a dry run of step 4 | `Accepted` → `Granting`, `Stable`, `Resuming`; `Refused` → `Granting`, `Stable`, `Resuming`, `BackingOff`; `HolderRefused` → `Stable`; `Failed`, `Unknown`, `Outdated` → `Granting`, `Stable`, `BackingOff` |
-//! | `Stopping` | the end of the former holder's program, before a planned change | `Declared`, `Turn` → `Granting`, `Reading`, `Stable` |
+//! | `Stopping` | the end of the former holder's program, before a planned change | `Declared` → `Granting`, `Stable`; `Turn` → `Granting`, `Stable`, `Reading` |
 //! | `Granting` | step 1 | `Granted` → `Fencing`, `Declaring`, `Trying`, `Resuming`; `Turn` → `Retiring` |
 //! | `Fencing` | the writes that end the declared term | `Stamped` → `Declaring`, `Granting`, `BackingOff`; `Stripped`, `Rechecked` → `Declaring`, `BackingOff`; `Promoted` → `Declaring` |
 //! | `Declaring` | step 2 | `Declared` → `Stripping`, `Granting`, `Trying`, `Resuming` |
