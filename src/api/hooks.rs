@@ -21,7 +21,8 @@ pub struct HooksSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promote: Option<HookSpec>,
     /// demote is the request to a pod that was active: after it lost the active label, and before the next pod is
-    /// promoted. A pod that is silent is sent it when it answers probes again.
+    /// promoted. A pod that is silent is sent it when it answers probes again. While nothing is to be changed, each
+    /// standby that works is sent it once, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demote: Option<HookSpec>,
 }
