@@ -57,8 +57,8 @@ impl Refused {
         self.refusal.reason == Reason::HookFailed
     }
 
-    /// When to try again, if no pause is longer than `longest`. There is no dry run of a hook. So each attempt uses up a
-    /// term, and if a pod is active, it is interrupted for it: the pauses are longer then.
+    /// When to try again, if no pause is longer than `longest`. There is no dry run of a hook. So each attempt uses up
+    /// a term, and if a pod is active, it is interrupted for it: the pauses are longer then.
     fn due(&self, longest: Duration) -> Duration {
         let longest = match (self.is_by_hook(), longest < LONGEST_PAUSE) {
             (false, _) => longest,
