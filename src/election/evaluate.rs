@@ -30,7 +30,8 @@ impl Group {
         }
         if let Some(obstacle) = self.world.obstacle {
             if self.keeps_its_label() {
-                self.tell_later(&self.known.holder_uid().to_owned(), now, effects);
+                let holder = self.known.holder_uid().to_owned();
+                self.tell_later(&holder, now, effects);
             }
             let holder = self.known.row.holder.clone().filter(|_| obstacle != Reason::InvalidSpec);
             return match holder.filter(|holder| self.lacks_program(holder)) {
@@ -46,7 +47,8 @@ impl Group {
         let strays: Vec<_> =
             self.strays(self.known.holder_uid()).map(|member| member.to_strip(token)).collect();
         if !strays.is_empty() {
-            self.note_strays(&self.known.holder_uid().to_owned());
+            let holder = self.known.holder_uid().to_owned();
+            self.note_strays(&holder);
             return self.go(Phase::Repairing, Effect::Strip { token, pods: strays }, effects);
         }
         match self.known.row.holder.clone() {

@@ -433,7 +433,9 @@ mod tests {
             if taken.is_empty() {
                 break;
             }
-            taken.iter().for_each(|(_, place)| place.leave());
+            for (_, place) in &taken {
+                place.leave();
+            }
             started.extend(taken);
         }
         assert_eq!(started.len(), 3 * PLACES);
