@@ -340,6 +340,30 @@ fn planned_changes_that_a_hook_always_refuses_become_rare() {
     }
 }
 
+/// The pod is a candidate again after each pause, which only the API server has ended.
+#[test]
+fn a_dry_run_does_not_shorten_the_pauses_after_the_refusals_of_a_hook() {
+    let mut group = Told::new(hooks(Some(Abort), None));
+    group.change(|world| world.members.truncate(2));
+    let attempted = |group: &mut Told| {
+        group.change(|world| world.members[0].leaving = true);
+        let requests = group.play(&mut |request| if request.2 == ["b"] { failed("b") } else { told() });
+        group.change(|world| world.members[0].leaving = false);
+        group.play(&mut |_| told());
+        requests.iter().any(|request| request.2 == ["b"])
+    };
+    for pause in [5, 10, 20, 40, 60, 60].map(Duration::from_secs) {
+        assert!(attempted(&mut group), "before the pause of {pause:?}");
+        assert_eq!((group.active(), group.case.group.refused().count()), (vec!["a"], 1));
+        group.case.now += pause.checked_sub(Duration::from_secs(1)).expect("it is longer");
+        assert!(!attempted(&mut group), "within the pause of {pause:?}");
+        group.case.now += Duration::from_secs(2);
+        group.case.step(Event::Tick);
+        group.play(&mut |_| told());
+        assert_eq!(group.case.group.refused().count(), 0, "a dry run was accepted");
+    }
+}
+
 #[test]
 fn only_pods_that_are_to_be_told_a_role_count_as_not_told() {
     let mut group = Told::new(hooks(Some(Abort), None));
@@ -396,6 +420,7 @@ fn a_failover_goes_on_although_the_former_pod_recovers_and_cannot_be_demoted() {
     let mut world = group.world.clone();
     world.declared = group.case.group.declared().clone();
     (world.members[0].role, world.members[0].stamp) = (Role::Standby, Some(6));
+    world.members[0].verdict = Verdict::Eligible;
     group.case.meanwhile(world);
     group.case.answer(failed("a"));
     assert_eq!(request(&group.case.effect()), Some(to(Role::Active, 6, &["b"])));
