@@ -8,6 +8,7 @@ pub mod cli;
 pub mod config;
 pub mod election;
 pub mod health;
+mod hooks;
 pub mod operator;
 pub mod ownership;
 #[cfg(test)]

@@ -180,6 +180,11 @@ async fn the_stored_object_shows_every_default() {
     let stored = groups.create(&with_probe).await.unwrap();
     assert_eq!(stored["spec"]["health"]["probe"]["httpGet"], json!({ "port": 80, "scheme": "HTTP" }));
     assert_eq!(stored["spec"]["health"]["failureThreshold"], 2);
+    let mut with_hook = minimal("with-hook");
+    with_hook["spec"]["hooks"] = json!({ "promote": { "path": "/promote", "port": "http" } });
+    let stored = groups.create(&with_hook).await.unwrap();
+    let promote = json!({ "path": "/promote", "port": "http", "timeout": "5s", "onFailure": "Continue" });
+    assert_eq!(stored["spec"]["hooks"], json!({ "promote": promote }));
 }
 
 #[tokio::test]

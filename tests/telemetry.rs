@@ -66,6 +66,8 @@ fn each_metric_says_what_happened() {
     metrics.adoption();
     metrics.api_write("pods", ApiOutcome::Conflict);
     metrics.event_dropped();
+    metrics.hook_request("promote", true);
+    metrics.hook_request("demote", false);
     let samples = samples(&metrics.encode().unwrap());
     for (series, value) in [
         (format!("leadergroup_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")).as_str(), 1.0),
@@ -87,6 +89,8 @@ fn each_metric_says_what_happened() {
         ("leadergroup_lock_heartbeat_duration_seconds_bucket{le=\"0.001\"}", 0.0),
         ("leadergroup_lock_heartbeat_duration_seconds_bucket{le=\"0.005\"}", 1.0),
         ("leadergroup_lock_operations_total{operation=\"acquire\",outcome=\"refused\"}", 1.0),
+        ("leadergroup_hook_requests_total{hook=\"promote\",outcome=\"succeeded\"}", 1.0),
+        ("leadergroup_hook_requests_total{hook=\"demote\",outcome=\"failed\"}", 1.0),
         ("leadergroup_lock_session_lost_total", 1.0),
         ("leadergroup_adoptions_total", 1.0),
         ("leadergroup_api_writes_total{kind=\"pods\",outcome=\"conflict\"}", 1.0),
@@ -159,6 +163,7 @@ fn promtool_has_nothing_against_the_metrics() {
     metrics.probe("success");
     metrics.lock_operation("acquire", LockOutcome::Refused);
     metrics.api_write("pods", ApiOutcome::Conflict);
+    metrics.hook_request("promote", true);
     let text = as_text_format(&metrics.encode().unwrap());
     let mut promtool = Command::new("promtool")
         .args(["check", "metrics"])

@@ -142,6 +142,8 @@ reasons! {
     RoleLabelInOwnerSelector: None,
     /// The operator is to delete pods that were active, and the API server refuses that.
     DeletionRefused: None,
+    /// A pod could not be told its role by its hook.
+    HookFailed: None,
     /// The template of the pods sets the role label, so each new pod comes with a role that nobody gave it.
     RoleLabelInTemplate: None,
 }

@@ -8,6 +8,7 @@
 mod agent;
 mod conditions;
 mod duration;
+mod hooks;
 mod labels;
 mod reading;
 mod rules;
@@ -22,6 +23,7 @@ mod verdict;
 pub use agent::{AgentSpec, Boot, Former, FormerRun, LONGEST_LEASE, Promise, Promised, Run, terminated_boot};
 pub use conditions::{Cause, ConditionType, Reason};
 pub use duration::{HumanDuration, ParseDurationError};
+pub use hooks::{HookSpec, HooksSpec, OnHookFailure, RoleChange};
 pub use labels::{
     ACTIVE_DELETION_COST, ACTIVE_VALUE, DELETION_COST_ANNOTATION, FENCING_ANNOTATION, FIELD_MANAGER,
     FINALIZER, FencingToken, GROUP_LABEL, LARGEST_TOKEN, NO_ROLE, ParseStampError, ROLE_LABEL, Role,

@@ -174,6 +174,7 @@ impl Unreadable {
             election: ElectionSpec::default(),
             routing,
             agent: None,
+            hooks: None,
             on_delete: OnDelete::default(),
             paused: false,
         }

@@ -72,6 +72,7 @@ pub(super) fn spec(schema: &mut Schema) {
         .field_path(".health.failureThreshold"),
     );
     probe_beside_agent(schema);
+    hooks_beside_agent(schema);
 }
 
 fn probe_beside_agent(schema: &mut Schema) {
@@ -79,6 +80,12 @@ fn probe_beside_agent(schema: &mut Schema) {
          livenessProbe for the program";
     let rule = Rule::new("!has(self.agent) || !has(self.health.probe)");
     add(schema, rule.message(message).field_path(".health.probe"));
+}
+
+fn hooks_beside_agent(schema: &mut Schema) {
+    let message = "hooks cannot be set together with agent, which starts and stops the program itself: leave one of them out";
+    let rule = Rule::new("!has(self.agent) || !has(self.hooks)");
+    add(schema, rule.message(message).field_path(".hooks"));
 }
 
 pub(super) fn selector(schema: &mut Schema) {
@@ -141,6 +148,7 @@ const LOCK_DELAY: Range = ("0s", "1h");
 const TIMEOUT: Range = ("1ms", "1h");
 const LEASE_DURATION: Range = ("2s", "1m");
 const STOP_TIMEOUT: Range = ("1s", "1h");
+const HOOK_TIMEOUT: Range = ("100ms", "30s");
 
 pub(super) fn lock(schema: &mut Schema) {
     on(schema, "ttl", within("ttl", TTL, "from 1s to 1h"));
@@ -191,6 +199,25 @@ pub(super) fn agent(schema: &mut Schema) {
     on(schema, "port", Rule::new("self >= 1 && self <= 65535").message("port must be from 1 to 65535"));
     on(schema, "leaseDuration", within("leaseDuration", LEASE_DURATION, "from 2s to 1m"));
     on(schema, "stopTimeout", within("stopTimeout", STOP_TIMEOUT, "from 1s to 1h"));
+}
+
+pub(super) fn hooks(schema: &mut Schema) {
+    add(
+        schema,
+        Rule::new("has(self.promote) || has(self.demote)")
+            .message("hooks must have at least one hook: write promote, demote or both, or leave hooks out"),
+    );
+}
+
+pub(super) fn hook(schema: &mut Schema) {
+    on(
+        schema,
+        "path",
+        Rule::new("self.matches('^/[A-Za-z0-9/?:@._~!$&()*+,;=%-]*$')")
+            .message("path must be the path of a URL and start with a /: write it like /promote"),
+    );
+    port(schema);
+    on(schema, "timeout", within("timeout", HOOK_TIMEOUT, "from 100ms to 30s"));
 }
 
 pub(super) fn election(schema: &mut Schema) {

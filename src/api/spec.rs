@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ACTIVE_VALUE, AgentSpec, HumanDuration, LeaderGroupStatus, PodSelector, ROLE_LABEL, STANDBY_VALUE, rules,
-    schema,
+    ACTIVE_VALUE, AgentSpec, HooksSpec, HumanDuration, LeaderGroupStatus, PodSelector, ROLE_LABEL,
+    STANDBY_VALUE, rules, schema,
 };
 
 /// LeaderGroup is a set of pods, exactly one of which is active at a time.
@@ -74,6 +74,10 @@ pub struct LeaderGroupSpec {
     /// of the readiness of the active pod does not count against it, because a program may need time to start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentSpec>,
+    /// hooks are requests by which pods without an agent learn that their role changes. They cannot be set together
+    /// with `agent`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hooks: Option<HooksSpec>,
     /// onDelete is what happens to the role labels when the LeaderGroup is deleted. Strip removes them, so that a
     /// Service that selects them has no endpoints. Keep leaves them as they are: the active pod keeps serving, but
     /// without failover. Defaults to Strip.

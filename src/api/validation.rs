@@ -9,6 +9,7 @@ use super::{
     AgentSpec, LONGEST_LEASE,
     agent::SHORTEST_LEASE,
     duration::LONGEST_TIMEOUT,
+    hooks::{HookSpec, HooksSpec, LONGEST_HOOK},
     labels::{ACTIVE_VALUE, NO_ROLE, STANDBY_VALUE},
     selector::PodSelector,
     spec::{ElectionSpec, Failback, LeaderGroupSpec, LockSpec, Priority, ProbePort, ProbeSpec, RoutingSpec},
@@ -72,6 +73,17 @@ pub enum InvalidSpec {
          and use a livenessProbe for the program"
     )]
     ProbeBesideAgent,
+    /// The agent starts and stops the program itself.
+    #[error(
+        "spec.hooks cannot be set together with spec.agent, which starts and stops the program itself: leave one of them out"
+    )]
+    HooksBesideAgent,
+    /// A hook is missing, or has no valid path or port.
+    #[error(
+        "spec.hooks must have promote, demote or both, each with the path of a URL, which starts with a /, and a port: \
+         write them like {{path: /promote, port: 8080}}"
+    )]
+    Hook,
     /// No kind of probe, or more than one.
     #[error("spec.health.probe must be of exactly one kind: write one of httpGet, tcpSocket and grpc")]
     ProbeKind,
@@ -130,6 +142,10 @@ impl LeaderGroupSpec {
         if self.agent.is_some() && self.health.probe.is_some() {
             return Err(InvalidSpec::ProbeBesideAgent);
         }
+        if self.agent.is_some() && self.hooks.is_some() {
+            return Err(InvalidSpec::HooksBesideAgent);
+        }
+        self.hooks.as_ref().map_or(Ok(()), HooksSpec::validate)?;
         if self.health.timeout.is_some_and(|timeout| timeout.0.is_zero() || timeout.0 > self.lock.ttl.0) {
             return Err(InvalidSpec::OutOfRange { field: "health.timeout", range: "from 1ms to lock.ttl" });
         }
@@ -190,6 +206,27 @@ impl AgentSpec {
         }
         if !(Duration::from_secs(1)..=LONGEST).contains(&self.stop_timeout.0) {
             return out_of_range("agent.stopTimeout", "from 1s to 1h");
+        }
+        Ok(())
+    }
+}
+
+impl HooksSpec {
+    fn validate(&self) -> Result<(), InvalidSpec> {
+        let (promote, demote) = (self.promote.as_ref(), self.demote.as_ref());
+        promote.or(demote).ok_or(InvalidSpec::Hook)?;
+        promote.map_or(Ok(()), |hook| hook.validate("hooks.promote.timeout"))?;
+        demote.map_or(Ok(()), |hook| hook.validate("hooks.demote.timeout"))
+    }
+}
+
+impl HookSpec {
+    fn validate(&self, timeout: &'static str) -> Result<(), InvalidSpec> {
+        if !(is_port(&self.port) && is_hook_path(&self.path)) {
+            return Err(InvalidSpec::Hook);
+        }
+        if !(Duration::from_millis(100)..=LONGEST_HOOK).contains(&self.timeout.0) {
+            return Err(InvalidSpec::OutOfRange { field: timeout, range: "from 100ms to 30s" });
         }
         Ok(())
     }
@@ -266,20 +303,31 @@ impl ProbeSpec {
             (None, None, Some(grpc)) => (&grpc.port, None),
             _ => return Err(InvalidSpec::ProbeKind),
         };
-        let usable = match port {
-            ProbePort::Int(number) => (1..=65_535).contains(number),
-            ProbePort::String(name) => {
-                name.len() <= 15
-                    && is_dns_label(name)
-                    && name.bytes().any(|byte| byte.is_ascii_lowercase())
-                    && !name.contains("--")
-            }
-        };
-        if !usable {
+        if !is_port(port) {
             return Err(InvalidSpec::ProbePort);
         }
-        let plain =
-            |path: &str| path.starts_with('/') && path.bytes().all(|byte| matches!(byte, b'!'..=b'~'));
-        if path.is_none_or(plain) { Ok(()) } else { Err(InvalidSpec::ProbePath) }
+        if path.is_none_or(is_path) { Ok(()) } else { Err(InvalidSpec::ProbePath) }
     }
+}
+
+fn is_port(port: &ProbePort) -> bool {
+    match port {
+        ProbePort::Int(number) => (1..=65_535).contains(number),
+        ProbePort::String(name) => {
+            name.len() <= 15
+                && is_dns_label(name)
+                && name.bytes().any(|byte| byte.is_ascii_lowercase())
+                && !name.contains("--")
+        }
+    }
+}
+
+/// The characters of a path and a query, as RFC 3986 has them, but for the quote, which the CRD's rule cannot contain.
+fn is_hook_path(path: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/?:@-._~!$&()*+,;=%".contains(&byte);
+    path.starts_with('/') && path.bytes().all(allowed)
+}
+
+fn is_path(path: &str) -> bool {
+    path.starts_with('/') && path.bytes().all(|byte| matches!(byte, b'!'..=b'~'))
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::group_name::split;
 use super::print::{Answer, OutputFormat, lines, pretty, table};
 use crate::{
-    api::{HumanDuration, PodAt, Verdict},
+    api::{HumanDuration, PodAt, Role, Verdict},
     config::{Settings, SettingsArgs},
     election::{Effect, Plan, Rest},
     health::{ProbeFailure, ProbeKind, ProbeOutcome, Readiness},
@@ -208,6 +208,11 @@ fn step_words(step: &Effect) -> String {
         Effect::Recheck(pod) => format!("read {}, the status and the lock's row again", pod.name),
         Effect::Confirm { .. } => "confirm the term in the lock's row".to_owned(),
         Effect::Stamp { pods, .. } => format!("label and stamp as standby: {}", names(pods)),
+        Effect::Tell { role, pods, .. } => {
+            let hook = if *role == Role::Active { "promote" } else { "demote" };
+            let pods = pods.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>().join(", ");
+            format!("send the {hook} hook to: {pods}")
+        }
         Effect::Delete(pods) => format!("delete, because it was active before: {}", names(pods)),
         Effect::Tombstone => "leave a tombstone in the lock's row".to_owned(),
         Effect::Clear { pods, .. } => format!("remove labels and stamps: {}", names(pods)),

@@ -6,6 +6,7 @@ use super::{
     event::Outcome,
     group::Group,
     phase::{Change, Phase},
+    refusal::Refusal,
     request::{MOVE_PAUSE, TRIAL_PAUSE},
     step::Effects,
     world::Member,
@@ -160,7 +161,9 @@ impl Group {
     ) -> Phase {
         match outcome {
             Outcome::Accepted => {}
-            Outcome::Refused(message) => return self.promotion_refused(change, message, now, effects),
+            Outcome::Refused(message) => {
+                return self.promotion_refused(change, Refusal::by_api_server(message), now, effects);
+            }
             Outcome::HolderRefused(message) => return self.holder_refused(&change, message, now),
             _ => return self.trial_unanswered(change, now, effects),
         }
@@ -203,7 +206,7 @@ impl Group {
         let others = self.fails_repeatedly() && self.successor(Some(holder)).is_some();
         let standby = |member: &&Member| member.pod == *holder && member.role != Role::Active;
         if let Some(member) = self.world.members.iter().find(standby).filter(|_| others) {
-            self.refusals.promotion(member, UNANSWERED.to_owned());
+            self.refusals.promotion(member, Refusal::by_api_server(UNANSWERED.to_owned()));
         }
         self.back_off(now)
     }
@@ -281,11 +284,11 @@ impl Group {
         }
     }
 
-    /// The API server refuses to label the holder of this change active.
+    /// The API server refuses to label the holder of this change active, or its hook has failed.
     pub(super) fn promotion_refused(
         &mut self,
         change: Change,
-        message: String,
+        refusal: Refusal,
         now: Duration,
         effects: &mut Effects,
     ) -> Phase {
@@ -293,7 +296,7 @@ impl Group {
         else {
             return self.back_off(now);
         };
-        self.refusals.promotion(member, message);
+        self.refusals.promotion(member, refusal);
         if member.role == Role::Active {
             // It keeps the label. Only its stamp is out of date.
             return self.back_off(now);

@@ -143,6 +143,7 @@ impl Group {
 
     /// Step 3, for the declared term.
     pub(super) fn strip(&mut self, change: Change, witness: Option<String>, effects: &mut Effects) -> Phase {
+        self.note_strays(&change.holder.uid);
         let pods = self.to_strip(&change.holder.uid);
         let token = self.known.declared.token;
         self.go(Phase::Stripping { change, witness }, Effect::Strip { token, pods }, effects)
@@ -210,7 +211,7 @@ impl Group {
 }
 
 /// Each pod once, in order.
-fn distinct(pods: Vec<PodRef>) -> Vec<PodRef> {
+pub(super) fn distinct(pods: Vec<PodRef>) -> Vec<PodRef> {
     let mut seen = std::collections::BTreeSet::new();
     pods.into_iter().filter(|pod| seen.insert(pod.uid.clone())).collect()
 }

@@ -29,6 +29,10 @@ impl Group {
             self.delays.lost = None;
         }
         if let Some(obstacle) = self.world.obstacle {
+            if self.keeps_its_label() {
+                let holder = self.known.holder_uid().to_owned();
+                self.tell_later(&holder, now, effects);
+            }
             let holder = self.known.row.holder.clone().filter(|_| obstacle != Reason::InvalidSpec);
             return match holder.filter(|holder| self.lacks_program(holder)) {
                 Some(holder) => self.start_program(&holder, now, effects),
@@ -43,6 +47,8 @@ impl Group {
         let strays: Vec<_> =
             self.strays(self.known.holder_uid()).map(|member| member.to_strip(token)).collect();
         if !strays.is_empty() {
+            let holder = self.known.holder_uid().to_owned();
+            self.note_strays(&holder);
             return self.go(Phase::Repairing, Effect::Strip { token, pods: strays }, effects);
         }
         match self.known.row.holder.clone() {
@@ -106,6 +112,7 @@ impl Group {
             self.calls.succeeded();
             if self.keeps_its_label() {
                 self.refusals.stays(&holder.uid);
+                self.tell_later(&holder.uid, now, effects);
                 self.delete_demoted(&holder.uid, now, effects);
             }
             self.stamp_standbys(&holder.uid, now, effects);

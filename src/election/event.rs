@@ -5,7 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::world::{Row, World};
-use crate::api::{Declaration, OnDelete, PodAt, PodRef, Reason};
+use crate::api::{Declaration, OnDelete, PodAt, PodRef, Reason, Role};
 
 /// Connects an outcome with its effect. An outcome for any ticket but the latest is out of date.
 pub type Ticket = u64;
@@ -106,6 +106,17 @@ pub enum Effect {
         /// The pods.
         pods: Vec<PodAt>,
     },
+    /// Tell these pods their role by their hook. Pods that are gone need not be told. -> [`Outcome::Told`]
+    Tell {
+        /// The role.
+        role: Role,
+        /// The declared token.
+        token: i64,
+        /// The reason of the declared term.
+        reason: Reason,
+        /// The pods.
+        pods: Vec<PodRef>,
+    },
     /// Delete these pods, each if it still has the version that is named. -> [`Outcome::Deleted`]
     Delete(Vec<PodAt>),
     /// Mark the row as a tombstone of a deleted group; its token stays. -> [`Outcome::Tombstoned`]
@@ -201,6 +212,8 @@ pub enum Outcome {
     /// The standbys are stamped, but for those that the API server refuses to change, with its words. If there are such
     /// pods, writes of others may have failed.
     Stamped(Vec<(PodRef, String)>),
+    /// The pods were told their role, but for these, with the reason.
+    Told(Vec<(PodRef, String)>),
     /// The pods are being deleted, or have changed; or the API server refuses to delete them, with its words.
     Deleted(Option<String>),
     /// The row is a tombstone.

@@ -11,6 +11,7 @@ use super::{
     phase::Phase,
     refusal::{Refusals, Refused},
     request::LastRequest,
+    told::Hooks,
     unused::UnusedTerms,
     world::{Member, Row, World},
 };
@@ -30,6 +31,8 @@ pub struct Group {
     pub(super) stamping: Stamping,
     /// The deletion of pods that were active, in the background.
     pub(super) deleting: Deleting,
+    /// What the pods were told.
+    pub(super) hooks: Hooks,
     /// What became of the last request for a switchover.
     pub(super) last_request: LastRequest,
     /// What the API server refused to write.
@@ -90,6 +93,7 @@ impl Group {
             trials: Trials::default(),
             stamping: Stamping::default(),
             deleting: Deleting::default(),
+            hooks: Hooks::default(),
             last_request: LastRequest::default(),
             refusals: Refusals::default(),
             lapses: Lapses::default(),
@@ -108,6 +112,7 @@ impl Group {
         self.trials = Trials::default();
         self.stamping.forget();
         self.deleting.forget();
+        self.hooks.forget();
         self.last_request = LastRequest::default();
         self.unused.forget();
     }
@@ -186,7 +191,7 @@ impl Group {
         self.calls.awaiting == Some(ticket) && self.phase == Phase::Repairing
     }
 
-    /// The pods that the API server refuses to change, each with the last refusal.
+    /// The pods that cannot get or lose a role, each with the last refusal.
     pub fn refused(&self) -> impl Iterator<Item = (&Member, &Refused)> {
         let members = self.world.members.iter();
         members.filter_map(|member| Some((member, self.refusals.of(&member.pod.uid)?)))

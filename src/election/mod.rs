@@ -11,8 +11,9 @@
 //! holder is labelled active) and *confirm*. If the previous term was not confirmed, its holder is fenced between the
 //! first two steps. If agents run programs in the pods, a planned change begins with the end of the former holder's
 //! program; and between *strip* and *promote* the new program is allowed to start, once the former one is over
-//! (`program.rs`). After any failure the core reads the row and the declaration again and decides from there
-//! (`resume.rs`). A takeover from another replica follows the same path.
+//! (`program.rs`). Programs without agents are told their roles there (`hook.rs`). After any failure the core reads
+//! the row and the declaration again and decides from there (`resume.rs`). A takeover from another replica follows the
+//! same path.
 //!
 //! The [`Phase`] says what a group waits for, and has the data that has a meaning only there. These are the phases, and
 //! all ways from one to another; a test compares this table with the code. Most phases end with the [`Outcome`] of
@@ -33,8 +34,9 @@
 //! | `Granting` | step 1 | `Granted` → `Fencing`, `Declaring`, `Trying`, `Resuming`; `Turn` → `Retiring` |
 //! | `Fencing` | the writes that end the declared term | `Stamped` → `Declaring`, `Granting`, `BackingOff`; `Stripped`, `Rechecked` → `Declaring`, `BackingOff`; `Promoted` → `Declaring` |
 //! | `Declaring` | step 2 | `Declared` → `Stripping`, `Granting`, `Trying`, `Resuming` |
-//! | `Stripping` | step 3 | `Stripped` → `Clearing`, `Promoting`, `Rechecking`, `Granting`, `Trying`, `Resuming` |
-//! | `Clearing` | the end of the former program, so that the next one may start | `Declared` → `Promoting`, `Rechecking`, `Granting`, `Trying`, `Resuming`; `Turn` → `Granting`, `Trying`, `Resuming`, `Reading` |
+//! | `Stripping` | step 3 | `Stripped` → `Clearing`, `Telling`, `Promoting`, `Rechecking`, `Granting`, `Trying`, `Resuming` |
+//! | `Clearing` | the end of the former program, so that the next one may start | `Declared` → `Telling`, `Promoting`, `Rechecking`, `Granting`, `Trying`, `Resuming`; `Turn` → `Granting`, `Trying`, `Resuming`, `Reading` |
+//! | `Telling` | the answers of pods that are told their role, before step 4 | `Told` → `Promoting`, `Rechecking`, `Granting`, `Trying`, `Resuming`, `BackingOff` |
 //! | `Promoting` | step 4 | `Promoted` → `Confirming`; `Conflict` → `Rechecking`, `BackingOff`; `Refused` → `Granting`, `Trying`, `Resuming`, `BackingOff` |
 //! | `Rechecking` | a read of the new holder, the declaration and the row before step 4 | `Rechecked` → `Promoting`, `Granting`, `Trying`, `Resuming`, `BackingOff` |
 //! | `Confirming` | step 5 | `Confirmed` → `Stable`; `Turn` → `Retiring` |
@@ -56,6 +58,7 @@ mod event;
 mod fence;
 mod former;
 mod group;
+mod hook;
 mod knowledge;
 mod lapses;
 mod outcome;
@@ -73,6 +76,7 @@ mod step;
 mod switchover;
 #[cfg(test)]
 mod tests;
+mod told;
 mod unused;
 mod world;
 
@@ -81,6 +85,8 @@ pub use group::Group;
 pub(crate) use pacing::{Limit, Rate};
 pub use phase::{Attempt, Change, Phase, Removal, Retirement};
 pub use plan::{Plan, Rest};
-pub use refusal::Refused;
+pub use refusal::{Refusal, Refused};
 pub use request::SwitchoverRefusal;
-pub use world::{AgentPolicy, Member, PastChange, Policy, Row, SwitchoverRequest, Workload, World};
+pub use world::{
+    AgentPolicy, HookPolicy, Member, PastChange, Policy, Row, SwitchoverRequest, Workload, World,
+};

@@ -9,8 +9,10 @@ use super::{
     event::{GrantRequest, Outcome, Rejection},
     group::Group,
     phase::{Attempt, Change, Phase, Removal, Retirement},
+    refusal::Refusal,
     step::Effects,
 };
+use crate::api::Role;
 
 /// After this many consecutive conflicts, row and declaration are read again after a pause.
 const MOST_CONFLICTS: u32 = 8;
@@ -28,6 +30,10 @@ impl Group {
             return end;
         }
         self.take_note(&phase, &outcome);
+        self.follow(phase, outcome, now, effects)
+    }
+
+    fn follow(&mut self, phase: Phase, outcome: Outcome, now: Duration, effects: &mut Effects) -> Phase {
         match (phase, outcome) {
             (Phase::Reading, Outcome::Read { row, declared }) => self.take_stock(row, declared, now, effects),
             (Phase::Regaining, Outcome::Verified(_)) => self.regained(now, effects),
@@ -51,6 +57,9 @@ impl Group {
             (Phase::Stripping { change, witness }, Outcome::Stripped)
             | (Phase::Clearing { change, witness, declaring: Some(_) }, Outcome::Declared) => {
                 self.clear(change, witness, now, effects)
+            }
+            (Phase::Telling { change, witness, role }, outcome) => {
+                self.told(change, witness, role, outcome, now, effects)
             }
             (Phase::Promoting { change, conflicts }, outcome) => {
                 self.promotion_answered(change, conflicts, outcome, now, effects)
@@ -207,10 +216,7 @@ impl Group {
         if let Some(clearing) = self.clear_program(&change, witness.as_ref(), now, effects) {
             return clearing;
         }
-        match witness {
-            Some(version) => self.promote(change, version, 0, effects),
-            None => self.recheck(change, 0, effects),
-        }
+        self.tell(Role::Standby, change, witness, effects)
     }
 
     fn promotion_answered(
@@ -228,7 +234,7 @@ impl Group {
             }
             Outcome::Refused(message) => {
                 self.unused.nothing_written();
-                self.promotion_refused(change, message, now, effects)
+                self.promotion_refused(change, Refusal::by_api_server(message), now, effects)
             }
             Outcome::Conflict if conflicts < MOST_CONFLICTS => {
                 self.unused.nothing_written();

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::event::{GrantRequest, Outcome};
-use crate::api::{Declaration, PodRef, Reason};
+use crate::api::{Declaration, PodRef, Reason, Role};
 
 /// A change of holder in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,6 +158,15 @@ pub enum Phase {
         /// The declaration that lets the program start, while that is being made.
         declaring: Option<Declaration>,
     },
+    /// Between steps 3 and 4: pods are told their role.
+    Telling {
+        /// The change.
+        change: Change,
+        /// The resourceVersion of the new holder, read before the declaration; none if it was not.
+        witness: Option<String>,
+        /// The role that they are told: first the former holders are standbys, then the new one is active.
+        role: Role,
+    },
     /// Step 4.
     Promoting {
         /// The change.
@@ -209,6 +218,7 @@ impl Phase {
                 | Self::Declaring { .. }
                 | Self::Stripping { .. }
                 | Self::Clearing { .. }
+                | Self::Telling { .. }
                 | Self::Promoting { .. }
                 | Self::Rechecking { .. }
                 | Self::Confirming { .. }
@@ -220,7 +230,11 @@ impl Phase {
     pub(super) fn is_past_declaration(&self) -> bool {
         matches!(
             self,
-            Self::Stripping { .. } | Self::Clearing { .. } | Self::Promoting { .. } | Self::Rechecking { .. }
+            Self::Stripping { .. }
+                | Self::Clearing { .. }
+                | Self::Telling { .. }
+                | Self::Promoting { .. }
+                | Self::Rechecking { .. }
         )
     }
 

@@ -159,9 +159,8 @@ impl<A: Fn(&PodRef) -> Option<Reason>> Rehearsal<A> {
                 Outcome::Stripped
             }
             Effect::Stamp { token, pods } => {
-                let pods = pods.iter().map(|at| &at.pod);
-                let standbys: Vec<_> = pods.filter(|pod| !self.is_active(pod)).collect();
-                self.label(standbys, Role::Standby, *token);
+                let standbys = pods.iter().map(|at| &at.pod).filter(|pod| !self.is_active(pod));
+                self.label(standbys.collect::<Vec<_>>(), Role::Standby, *token);
                 Outcome::Stamped(Vec::new())
             }
             Effect::Promote { token, pod, .. } => {
@@ -185,6 +184,7 @@ impl<A: Fn(&PodRef) -> Option<Reason>> Rehearsal<A> {
                 }
                 Outcome::Deleted(None)
             }
+            Effect::Tell { .. } => Outcome::Told(Vec::new()),
             Effect::Tombstone => Outcome::Tombstoned,
             Effect::Clear { .. } => Outcome::Cleared,
             Effect::Unfinalize => Outcome::Unfinalized,

@@ -1,4 +1,4 @@
-//! What the API server refused to write, and when to try again.
+//! What the API server refused to write, what a pod's hook refused, and when to try again.
 //!
 //! An admission policy, a webhook or a quota may refuse to change a pod. Such a pod must not hold its group up: the
 //! election passes it over, and the pauses between attempts grow. While no pod is active they stay short: the webhook
@@ -7,35 +7,69 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::world::Member;
-use crate::api::Role;
+use crate::api::{Reason, Role};
 
 /// The pause after the first refusal. It doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// The longest pause, so that a pod becomes a candidate again soon after the policy has changed, or after a missing
 /// right was granted.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// The longest pause between two planned changes that a hook refuses.
+const LONGEST_AFTER_HOOK: Duration = Duration::from_mins(10);
 
-/// A write to a pod that the API server refused.
+/// Who refused a role for a pod, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// [`Reason::WriteRefused`] by the API server, [`Reason::HookFailed`] by the pod.
+    pub reason: Reason,
+    /// The words of the one that refused.
+    pub message: String,
+}
+
+impl Refusal {
+    pub(super) fn by_api_server(message: String) -> Self {
+        Self { reason: Reason::WriteRefused, message }
+    }
+
+    pub(super) fn by_hook(message: String) -> Self {
+        Self { reason: Reason::HookFailed, message }
+    }
+}
+
+/// A role that was refused for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The API server's words.
-    pub message: String,
+    /// By whom, and why.
+    pub refusal: Refusal,
     /// The pod as it was then: version, role and stamp.
     seen: (String, Role, Option<i64>),
     /// When it was refused; none if the pod has changed since, so that it is tried again at once.
     at: Option<Duration>,
     /// For how long it is not tried again.
     pause: Duration,
+    /// The API server accepts the role after the pause. There is no dry run of a hook, so the pod is a candidate again,
+    /// and the next pause grows all the same if its hook refuses once more.
+    tried: bool,
 }
 
 impl Refused {
-    /// When to try again, if no pause is longer than `longest`.
+    fn is_by_hook(&self) -> bool {
+        self.refusal.reason == Reason::HookFailed
+    }
+
+    /// When to try again, if no pause is longer than `longest`. There is no dry run of a hook. So each attempt uses up
+    /// a term, and if a pod is active, it is interrupted for it: the pauses are longer then.
     fn due(&self, longest: Duration) -> Duration {
+        let longest = match (self.is_by_hook(), longest < LONGEST_PAUSE) {
+            (false, _) => longest,
+            (true, true) => LONGEST_PAUSE,
+            (true, false) => LONGEST_AFTER_HOOK,
+        };
         self.at.map_or(Duration::ZERO, |at| at + self.pause.min(longest))
     }
 }
 
-/// The refused writes by the pod's UID.
+/// The refusals by the pod's UID.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Refusals {
     /// The time of the present step.
@@ -46,6 +80,8 @@ pub(super) struct Refusals {
     promotions: BTreeMap<String, Refused>,
     /// Of the standby role and its stamp.
     stamps: BTreeMap<String, Refused>,
+    /// Of hooks that tell former holders that they are standbys.
+    demotions: BTreeMap<String, Refused>,
 }
 
 impl Refusals {
@@ -60,13 +96,26 @@ impl Refusals {
     }
 
     /// A promotion, or the dry run of one, was refused.
-    pub(super) fn promotion(&mut self, member: &Member, message: String) {
-        refuse(&mut self.promotions, member, message, self.now);
+    pub(super) fn promotion(&mut self, member: &Member, refusal: Refusal) {
+        refuse(&mut self.promotions, member, refusal, self.now);
+    }
+
+    /// The pod could not be told that it is a standby, and stays active.
+    pub(super) fn demotion(&mut self, member: &Member, message: String) {
+        refuse(&mut self.demotions, member, Refusal::by_hook(message), self.now);
     }
 
     /// A stamp was refused.
     pub(super) fn stamp(&mut self, member: &Member, message: String) {
-        refuse(&mut self.stamps, member, message, self.now);
+        refuse(&mut self.stamps, member, Refusal::by_api_server(message), self.now);
+    }
+
+    /// A dry run of the pod's promotion was accepted.
+    pub(super) fn tried(&mut self, uid: &str) {
+        match self.promotions.get_mut(uid).filter(|entry| entry.is_by_hook()) {
+            Some(entry) => entry.tried = true,
+            None => self.promoted(uid),
+        }
     }
 
     /// The pod was labelled active.
@@ -83,11 +132,17 @@ impl Refusals {
         }
     }
 
+    /// The pod was told that it is a standby.
+    pub(super) fn demoted(&mut self, uid: &str) {
+        self.demotions.remove(uid);
+    }
+
     /// The group's pods as they are now.
     pub(super) fn refresh(&mut self, members: &[Member]) {
         refresh(&mut self.promotions, members, false);
         // A stamp that succeeds says nothing about a promotion, because a policy may refuse only the active role.
         refresh(&mut self.stamps, members, true);
+        refresh(&mut self.demotions, members, false);
     }
 
     /// Whether the pod is passed over as a candidate for now.
@@ -101,6 +156,17 @@ impl Refusals {
         self.stamp_refusal(uid).is_some()
     }
 
+    /// Whether no planned change takes the role from the pod for now.
+    pub(super) fn bars_move(&self, uid: &str) -> bool {
+        self.move_refusal(uid).is_some()
+    }
+
+    /// The refusal that keeps the pod active although a planned change would take the role from it.
+    pub(super) fn move_refusal(&self, uid: &str) -> Option<&Refused> {
+        let demotion = self.demotions.get(uid).filter(|entry| self.now < entry.due(LONGEST_PAUSE));
+        demotion.or_else(|| self.stamp_refusal(uid))
+    }
+
     /// The refusal that keeps the pod from being stamped for now.
     pub(super) fn stamp_refusal(&self, uid: &str) -> Option<&Refused> {
         self.stamps.get(uid).filter(|entry| self.now < entry.due(LONGEST_PAUSE))
@@ -108,30 +174,32 @@ impl Refusals {
 
     /// Whether a promotion of the pod was refused, and the pause after it is over.
     pub(super) fn promotion_is_due(&self, uid: &str) -> bool {
-        self.promotions.get(uid).is_some_and(|entry| self.now >= entry.due(self.longest))
+        self.promotions.get(uid).is_some_and(|entry| !entry.tried && self.now >= entry.due(self.longest))
     }
 
-    /// Whether a write to the pod was refused, and none has been accepted since.
+    /// Whether a role was refused for the pod, and none has been accepted since.
     pub(super) fn has(&self, uid: &str) -> bool {
-        self.of(uid).is_some()
+        self.stamps.contains_key(uid) || self.promotions.get(uid).is_some_and(|entry| !entry.tried)
     }
 
-    /// The last write to the pod that was refused.
+    /// The last role that was refused for the pod.
     pub(super) fn of(&self, uid: &str) -> Option<&Refused> {
-        let refused = [&self.stamps, &self.promotions].into_iter().filter_map(|refused| refused.get(uid));
-        refused.max_by_key(|entry| entry.at)
+        let promotion = self.promotions.get(uid).filter(|entry| !entry.tried);
+        // A pod that could not be demoted works. That is told only until it is tried again.
+        let demotion = self.demotions.get(uid).filter(|entry| self.now < entry.due(LONGEST_PAUSE));
+        [demotion, self.stamps.get(uid), promotion].into_iter().flatten().max_by_key(|entry| entry.at)
     }
 
     /// When the next pause ends.
     pub(super) fn wake(&self) -> Option<Duration> {
-        let all = self.promotions.values().chain(self.stamps.values());
+        let all = self.promotions.values().chain(self.stamps.values()).chain(self.demotions.values());
         let due = all.flat_map(|entry| [entry.due(self.longest), entry.due(LONGEST_PAUSE)]);
         due.filter(|due| *due > self.now).min()
     }
 }
 
 /// Forgets pods that are gone, and if `stamped` those that have got another stamp of the group, or another role with
-/// it. A pod that someone else has changed is tried again at once.
+/// it. A pod that someone else has changed is tried again at once, unless its own hook has refused.
 fn refresh(refused: &mut BTreeMap<String, Refused>, members: &[Member], stamped: bool) {
     refused.retain(|uid, entry| {
         let Some(member) = members.iter().find(|member| member.pod.uid == *uid) else { return false };
@@ -141,7 +209,7 @@ fn refresh(refused: &mut BTreeMap<String, Refused>, members: &[Member], stamped:
         if stamped && member.stamped_by_us && is_ours {
             return false;
         }
-        if now.0 != entry.seen.0 && !is_ours {
+        if now.0 != entry.seen.0 && !is_ours && !entry.is_by_hook() {
             (entry.at, entry.pause) = (None, Duration::ZERO);
         }
         entry.seen = now;
@@ -149,10 +217,11 @@ fn refresh(refused: &mut BTreeMap<String, Refused>, members: &[Member], stamped:
     });
 }
 
-fn refuse(refused: &mut BTreeMap<String, Refused>, member: &Member, message: String, now: Duration) {
+fn refuse(refused: &mut BTreeMap<String, Refused>, member: &Member, refusal: Refusal, now: Duration) {
     let before = refused.get(&member.pod.uid).map_or(Duration::ZERO, |entry| entry.pause);
-    let pause = (before * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-    let entry = Refused { message, seen: seen(member), at: Some(now), pause };
+    let longest = if refusal.reason == Reason::HookFailed { LONGEST_AFTER_HOOK } else { LONGEST_PAUSE };
+    let pause = (before * 2).clamp(FIRST_PAUSE, longest);
+    let entry = Refused { refusal, seen: seen(member), at: Some(now), pause, tried: false };
     refused.insert(member.pod.uid.clone(), entry);
 }
 

@@ -19,7 +19,7 @@ pub enum SwitchoverRefusal {
     NotEligible(String),
     /// No other pod could become active.
     NoCandidate,
-    /// The API server refuses to take the label off this pod, which is active, with these words.
+    /// This pod, which is active, cannot lose the role, for this reason.
     HolderRefused(String, String),
     /// The group has no active pod that works, or may not change its holder for another reason.
     NotNow,
@@ -47,7 +47,7 @@ impl fmt::Display for SwitchoverRefusal {
             Self::NotEligible(pod) => write!(
                 f,
                 "{pod} could not become active now: check that it is ready and answers its probe; the condition \
-                 Redundant says whether the API server refuses to change it"
+                 Redundant says whether the API server refuses to change it, or its hook has refused the role"
             ),
             Self::NoCandidate => f.write_str(
                 "no other pod could become active now: check that one is ready, that its node is not cordoned, and \
@@ -55,7 +55,7 @@ impl fmt::Display for SwitchoverRefusal {
             ),
             // The pod stays active, so no condition says it for long.
             Self::HolderRefused(pod, words) => {
-                write!(f, "the API server refuses to take the active label off {pod}: {words}")
+                write!(f, "{pod} cannot lose the active role: {words}")
             }
             Self::NotNow => f.write_str(
                 "the group has no active pod that works, or could not change its holder; its condition Ready says why",

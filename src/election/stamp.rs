@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{
     event::{Effect, Outcome},
     group::Group,
+    refusal::Refusal,
     step::Effects,
     world::Member,
 };
@@ -52,10 +53,10 @@ impl Group {
         let retried = self.stamping.end(matches!(outcome, Outcome::Failed), now);
         match (outcome, retried) {
             (Outcome::Stamped(refused), _) => self.stamps_refused(refused),
-            (Outcome::Accepted, Some(uid)) => self.refusals.promoted(&uid),
+            (Outcome::Accepted, Some(uid)) => self.refusals.tried(&uid),
             (Outcome::Refused(message), Some(uid)) => {
                 if let Some(member) = self.world.members.iter().find(|member| member.pod.uid == uid) {
-                    self.refusals.promotion(member, message);
+                    self.refusals.promotion(member, Refusal::by_api_server(message));
                 }
             }
             _ => {}

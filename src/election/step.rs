@@ -15,8 +15,9 @@ pub(super) type Effects = Vec<(Ticket, Effect)>;
 impl Group {
     /// Processes one event at the monotonic time `now`.
     ///
-    /// At most one protocol effect is outstanding at a time. In addition there may be one [`Effect::Stamp`], or an
-    /// [`Effect::Delete`], in the background, and an [`Effect::Finished`], which has no outcome.
+    /// At most one protocol effect is outstanding at a time. In addition there may be one [`Effect::Stamp`], one
+    /// [`Effect::Delete`] and an [`Effect::Tell`] in the background, and an [`Effect::Finished`], which has no
+    /// outcome.
     pub fn step(&mut self, event: Event, now: Duration) -> Effects {
         let mut effects = Effects::new();
         self.wake = None;
@@ -65,6 +66,8 @@ impl Group {
             self.stamped(outcome, now);
         } else if self.deleting.is(ticket) {
             self.deleted(outcome, now);
+        } else if self.hooks.is(ticket) {
+            self.told_later(outcome, now);
         } else if self.calls.awaiting == Some(ticket) {
             self.calls.awaiting = None;
             let phase = self.leave_phase();
@@ -119,6 +122,7 @@ impl Group {
             | Phase::Declaring { .. }
             | Phase::Stripping { .. }
             | Phase::Clearing { .. }
+            | Phase::Telling { .. }
             | Phase::Promoting { .. }
             | Phase::Rechecking { .. }
             | Phase::Repairing => phase,

@@ -98,7 +98,7 @@ impl Group {
     /// about to be emptied, to a pod of the newest revision if a rollout is about to delete it. Without such a pod the
     /// holder stays until it is deleted.
     fn leave(&mut self, holder: &PodRef, now: Duration, effects: &mut Effects) -> Option<Phase> {
-        let held = self.world.policy.paused || self.refusals.bars_stamp(&holder.uid);
+        let held = self.world.policy.paused || self.refusals.bars_move(&holder.uid);
         let present = self.member(&holder.uid).filter(|_| !held)?;
         let (reason, successor) = if present.leaving {
             let may = |member: &Member| self.may_follow(member, Reason::NodeCordoned);
@@ -127,7 +127,7 @@ impl Group {
         let since = self.delays.preferred.take();
         let held = self.world.policy.paused
             || self.known.row.reason == Some(Reason::Switchover)
-            || self.refusals.bars_stamp(&holder.uid);
+            || self.refusals.bars_move(&holder.uid);
         let delay = self.world.policy.failback.filter(|_| !held)?;
         self.wake_after_lapses();
         let present = self.member(&holder.uid)?;
@@ -209,8 +209,8 @@ impl Group {
         if self.world.policy.paused {
             return Err(R::Paused);
         }
-        if let Some(refused) = self.refusals.stamp_refusal(&holder.uid) {
-            return Err(R::HolderRefused(holder.name.clone(), refused.message.clone()));
+        if let Some(refused) = self.refusals.move_refusal(&holder.uid) {
+            return Err(R::HolderRefused(holder.name.clone(), refused.refusal.message.clone()));
         }
         let Some(name) = &request.to else {
             let may = |member: &Member| self.may_follow(member, Reason::Switchover);

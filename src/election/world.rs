@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use uuid::Uuid;
 
-use crate::api::{Boot, Declaration, OnDelete, PodAt, PodRef, Promised, Reason, Role, Verdict};
+use crate::api::{
+    Boot, Declaration, OnDelete, OnHookFailure, PodAt, PodRef, Promised, Reason, Role, Verdict,
+};
 
 /// One pod of the group, as last seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub struct Member {
     pub agent: Option<Promised>,
     /// When its agent was asked for the last of the answers that it has given, on the clock of the steps.
     pub asked_at: Option<Duration>,
+    /// How often its main container was started again, as the kubelet says.
+    pub restarts: i32,
     /// The starts of its agent that have ended, as the kubelet says.
     pub ended: Vec<Boot>,
     /// Creation time, compared only with that of other pods: among equals the oldest is preferred.
@@ -69,6 +73,7 @@ impl Member {
             verdict: Verdict::Eligible,
             agent: None,
             asked_at: None,
+            restarts: 0,
             ended: Vec::new(),
             created: 0,
             revision: None,
@@ -123,6 +128,27 @@ pub struct Policy {
     pub on_delete: OnDelete,
     /// How agents run a program in the pods; none if they have no agents.
     pub agent: Option<AgentPolicy>,
+    /// How pods are told their roles.
+    pub hooks: HookPolicy,
+}
+
+/// How pods are told their roles: what happens if that fails; none if they are not told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HookPolicy {
+    /// That they are active.
+    pub promote: Option<OnHookFailure>,
+    /// That they are standbys.
+    pub demote: Option<OnHookFailure>,
+}
+
+impl HookPolicy {
+    pub(super) fn of(self, role: Role) -> Option<OnHookFailure> {
+        match role {
+            Role::Active => self.promote,
+            Role::Standby => self.demote,
+            Role::None => None,
+        }
+    }
 }
 
 /// How agents run a program in the pods.

@@ -108,11 +108,9 @@ impl PodFacts {
         let main_status = main.and_then(|name| {
             status.container_statuses.iter().flatten().find(|container| container.name == name)
         });
-        let address: Option<IpAddr> = status.pod_ip.as_deref().and_then(|ip| ip.parse().ok());
-        let ip = address.filter(|ip| may_be_probed(*ip));
-        let probe = match address {
-            Some(address) if ip.is_none() => Err(ProbeRefusal::ForbiddenAddress(address)),
-            _ => probe::resolve(pod, spec),
+        let (ip, probe) = match probe::own_address(pod) {
+            Ok(ip) => (ip, probe::resolve(pod, spec)),
+            Err(forbidden) => (None, Err(forbidden)),
         };
         Self {
             name: meta.name.clone().unwrap_or_default(),
@@ -162,18 +160,6 @@ impl PodFacts {
     pub fn target(&self) -> Option<(IpAddr, &ResolvedProbe)> {
         self.ip.zip(self.probe.as_ref().ok()?.as_ref())
     }
-}
-
-/// Rejects addresses that no pod can have. Probing them could reach the operator itself or the machine's metadata
-/// service.
-fn may_be_probed(ip: IpAddr) -> bool {
-    let link_local = match ip {
-        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    };
-    let canonical = ip.to_canonical();
-    !(link_local || ip.is_unspecified() || ip.is_multicast() || canonical.is_loopback())
-        && (canonical == ip || may_be_probed(canonical))
 }
 
 fn condition<'a>(status: &'a PodStatus, kind: &str) -> Option<&'a PodCondition> {

@@ -24,6 +24,10 @@ pub use evidence::{JudgedAs, PodEvidence};
 pub use facts::{ContainerProblem, PodFacts, PodPhase, Readiness, Restarts};
 pub use node::{LEASE_DURATION, NodeLease, NodeLeases, NodeWord};
 pub use probe::{ProbeFailure, ProbeKind, ProbeOutcome, ProbeRefusal, ResolvedProbe, VoidCause};
+pub(crate) use probe::{USER_AGENT, address};
+#[cfg(test)]
+pub(crate) use prober::MachineNetwork;
+pub(crate) use prober::is_failure_of_this_machine;
 pub use prober::{Network, ProbeEvent, ProbeStep, Prober, Stream, Target};
 pub use reach::Reach;
 pub use thresholds::Thresholds;

@@ -1,6 +1,9 @@
 //! Determines the probe for a pod from the group's spec and the pod's own readinessProbe.
 
-use std::{net::IpAddr, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use http::{HeaderName, HeaderValue, uri::PathAndQuery};
 use k8s_openapi::{
@@ -8,10 +11,10 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
-use crate::api::{LeaderGroupSpec, ProbeScheme};
+use crate::api::{LeaderGroupSpec, ProbePort, ProbeScheme};
 
-/// What probes call themselves.
-pub(super) const USER_AGENT: &str = concat!("leadergroup/", env!("CARGO_PKG_VERSION"));
+/// What the operator calls itself to pods.
+pub(crate) const USER_AGENT: &str = concat!("leadergroup/", env!("CARGO_PKG_VERSION"));
 /// kubectl's annotation for the default container of a pod.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// Kubernetes' default for `readinessProbe.timeoutSeconds`.
@@ -129,8 +132,8 @@ pub enum ProbeRefusal {
     /// The pod's address is not one that a pod can have.
     #[error("the pod's address {0} is a loopback, link-local or multicast address, which is never probed")]
     ForbiddenAddress(IpAddr),
-    /// The pod is ready, and its status has no address.
-    #[error("the pod is ready but has no address; check the network of its node")]
+    /// The pod's status has no address, although it should have one.
+    #[error("the pod has no address; check the network of its node")]
     NoAddress,
 }
 
@@ -187,6 +190,33 @@ pub(super) fn resolve(pod: &Pod, spec: &LeaderGroupSpec) -> Result<Option<Resolv
     let own = probe.timeout_seconds.and_then(|secs| u64::try_from(secs).ok()).filter(|secs| *secs > 0);
     let timeout = limit(Duration::from_secs(own.unwrap_or(DEFAULT_TIMEOUT_SECS)));
     of_container(probe, container, pod, timeout)
+}
+
+/// The pod's address, if it has one yet.
+pub(super) fn own_address(pod: &Pod) -> Result<Option<IpAddr>, ProbeRefusal> {
+    let address = pod.status.as_ref().and_then(|status| status.pod_ip.as_deref()?.parse().ok());
+    match address {
+        Some(forbidden) if !may_be_probed(forbidden) => Err(ProbeRefusal::ForbiddenAddress(forbidden)),
+        address => Ok(address),
+    }
+}
+
+/// Rejects addresses that no pod can have. Probing them could reach the operator itself or the machine's metadata
+/// service.
+fn may_be_probed(ip: IpAddr) -> bool {
+    let link_local = match ip {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    let canonical = ip.to_canonical();
+    !(link_local || ip.is_unspecified() || ip.is_multicast() || canonical.is_loopback())
+        && (canonical == ip || may_be_probed(canonical))
+}
+
+/// Where requests to this port of the pod are sent: always to the pod's own address.
+pub(crate) fn address(pod: &Pod, spec: &LeaderGroupSpec, at: &ProbePort) -> Result<SocketAddr, ProbeRefusal> {
+    let ip = own_address(pod)?.ok_or(ProbeRefusal::NoAddress)?;
+    Ok(SocketAddr::new(ip, port(at, main_container(pod, spec)?, pod)?))
 }
 
 fn of_container(

@@ -34,6 +34,7 @@ use std::{io, sync::Arc, time::Duration};
 use kube::Client;
 use tokio::{
     sync::{self, mpsc},
+    task::JoinHandle,
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -50,7 +51,10 @@ pub use commands::{
     Claimant, ExplainError, ExplainedPod, Explanation, Known, claimant, explain, hears_no_pod,
 };
 use controller::{Controller, Health, Parts};
-use executor::{Context, count_writes};
+use executor::{
+    Context, count_writes,
+    hook_places::{self, HookPlaces},
+};
 use leadergroup_lock::{Clock, LockError, Store};
 use lock::keys::KeyRule;
 use message::Message;
@@ -60,8 +64,8 @@ use status::events::Events;
 const QUEUE: usize = 4_096;
 /// How many probes may be in flight.
 const PROBES: usize = 4_096;
-/// How many files may be open at a time: the connections of the prober, and some for all other purposes.
-const DESCRIPTORS: u64 = PROBES as u64 * 13 / 4 + 256;
+/// How many files may be open at a time: the connections of the prober and of hooks, and some for all other purposes.
+const DESCRIPTORS: u64 = PROBES as u64 * 13 / 4 + hook_places::PLACES as u64 + 256;
 /// How long one call to the API server may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// After this time without a turn the controller counts as stuck.
@@ -168,16 +172,7 @@ impl Replica {
         let (messages, inbox) = mpsc::channel(QUEUE);
         let (fit, fitness) = sync::watch::channel(true);
         start_watches(&settings, api.watches, store.clock(), messages.clone());
-        let patience = settings.ttl * 2;
-        let ping = watch::ping(
-            api.changes.clone(),
-            store.clock(),
-            settings.retry_interval,
-            patience,
-            fit,
-            messages.clone(),
-        );
-        let ping = tokio::spawn(ping);
+        let ping = start_ping(&settings, api.changes.clone(), store.clock(), fit, messages.clone());
         let leave = CancellationToken::new();
         let (pruned, until) = (store.clone(), leave.clone());
         tokio::spawn(async move { until.run_until_cancelled(leadergroup_lock::housekeeping(&pruned)).await });
@@ -196,6 +191,7 @@ impl Replica {
         };
         let keeper = tokio::spawn(keeper.run(leave.clone()));
         let keys = KeyRule { cluster: cluster.clone(), namespaced: settings.namespaced_keys };
+        let pods = prober.network();
         let parts = Parts {
             cluster,
             peers,
@@ -213,6 +209,9 @@ impl Replica {
                 messages,
                 manages_endpoints: settings.managed_endpoints,
                 keys,
+                pods,
+                hook_places: HookPlaces::new(),
+                leave_place: Arc::new(|| {}),
             },
             health,
         };
@@ -229,6 +228,17 @@ impl Replica {
 fn start_watches(settings: &Settings, client: Client, clock: Clock, messages: mpsc::Sender<Message>) {
     let namespaces = settings.namespaces.clone();
     watch::Watches { client, clock, namespaces, endpoints: settings.managed_endpoints, messages }.start();
+}
+
+fn start_ping(
+    settings: &Settings,
+    client: Client,
+    clock: Clock,
+    fit: sync::watch::Sender<bool>,
+    messages: mpsc::Sender<Message>,
+) -> JoinHandle<()> {
+    let (interval, patience) = (settings.retry_interval, settings.ttl * 2);
+    tokio::spawn(watch::ping(client, clock, interval, patience, fit, messages))
 }
 
 /// The cluster's identity, as soon as the API server answers; `None` if the replica is to stop before that.

@@ -30,6 +30,7 @@ pub struct Metrics {
     adoptions: Counter,
     api_writes: Family<WriteLabels, Counter>,
     events_dropped: Counter,
+    hook_requests: Family<HookLabels, Counter>,
 }
 
 /// The state of an owned group.
@@ -117,6 +118,12 @@ struct WriteLabels {
     outcome: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct HookLabels {
+    hook: &'static str,
+    outcome: &'static str,
+}
+
 /// From a label edit on the same machine to a lost node with a long ttl.
 const FAILOVER_SECONDS: [f64; 14] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0];
@@ -148,6 +155,7 @@ impl Metrics {
             adoptions: Counter::default(),
             api_writes: Family::default(),
             events_dropped: Counter::default(),
+            hook_requests: Family::default(),
         };
         metrics.register();
         metrics
@@ -214,6 +222,11 @@ impl Metrics {
             "Kubernetes Events not sent because too many were waiting",
             self.events_dropped.clone(),
         );
+        registry.register(
+            "hook_requests",
+            "Requests that tell pods their role, by hook and outcome",
+            self.hook_requests.clone(),
+        );
     }
 
     /// Sets the number of owned groups in a state.
@@ -261,6 +274,12 @@ impl Metrics {
     /// A heartbeat of the lock's session ended after `duration`.
     pub fn heartbeat(&self, duration: Duration) {
         self.heartbeat_duration.observe(duration.as_secs_f64());
+    }
+
+    /// A pod was sent the request of a hook, `promote` or `demote`, and has accepted it or not.
+    pub fn hook_request(&self, hook: &'static str, succeeded: bool) {
+        let outcome = if succeeded { "succeeded" } else { "failed" };
+        self.hook_requests.get_or_create(&HookLabels { hook, outcome }).inc();
     }
 
     /// A change of a lock row ended. `operation` is one word, such as `acquire` or `transfer`.

@@ -56,6 +56,7 @@ const RESTRICTED: &[&str] = &[
 /// - `ownership` is the second pure core. It uses types of the lock's crate, and calls nothing in it.
 /// - `health` turns facts into verdicts. Only its prober talks to the network, and never to the API server. Of the lock
 ///   it uses the clock.
+/// - `hooks` sends requests to pods, over the network of `health`, and never to the API server.
 /// - `routing` carries effects out through kube. It does not use `election`, so that it cannot decide.
 /// - `cli` is on top.
 const ROOMS: &[Room] = &[
@@ -77,10 +78,11 @@ const ROOMS: &[Room] = &[
         rooms: &["api"],
         outside: &["k8s_openapi", "leadergroup_lock", "std::thread", "tokio"],
     },
+    Room { name: "hooks", rooms: &["api", "health"], outside: &["k8s_openapi", "tokio"] },
     Room { name: "routing", rooms: &["api"], outside: &["k8s_openapi", "kube", "tokio"] },
     Room {
         name: "operator",
-        rooms: &["api", "config", "election", "health", "ownership", "routing", "telemetry"],
+        rooms: &["api", "config", "election", "health", "hooks", "ownership", "routing", "telemetry"],
         outside: &["k8s_openapi", "kube", "leadergroup_lock", "std::time::Instant", "tokio"],
     },
     Room {

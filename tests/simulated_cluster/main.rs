@@ -23,6 +23,7 @@ mod comparison;
 mod deadlines;
 mod edits;
 mod faults;
+mod hooks;
 mod host;
 mod log;
 mod network;

@@ -19,7 +19,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::faults::Effects;
+use crate::{faults::Effects, hooks::Told};
 
 /// How long a packet is on its way.
 const LATENCY: Duration = Duration::from_millis(1);
@@ -54,6 +54,8 @@ struct State {
     /// Nodes that have no power, or are frozen.
     dark: BTreeSet<String>,
     effects: Effects,
+    /// Whether programs refuse some of the requests to their hooks.
+    hooks_refuse: bool,
 }
 
 struct Pod {
@@ -61,6 +63,8 @@ struct Pod {
     program: watch::Sender<Program>,
     /// What its agent says, if it has one.
     words: Option<Words>,
+    /// What its program was told.
+    told: Told,
 }
 
 /// What an agent says now.
@@ -79,7 +83,8 @@ impl Pods {
 
     /// A pod with this address runs on a node.
     pub fn add(&self, address: IpAddr, node: &str) {
-        let pod = Pod { node: node.to_owned(), program: watch::channel(Program::Serves).0, words: None };
+        let program = watch::channel(Program::Serves).0;
+        let pod = Pod { node: node.to_owned(), program, words: None, told: Told::default() };
         self.0.lock().pods.insert(address, pod);
     }
 
@@ -90,7 +95,10 @@ impl Pods {
 
     /// What the program in the pod does from now on.
     pub fn set(&self, address: IpAddr, program: Program) {
-        if let Some(pod) = self.0.lock().pods.get(&address) {
+        if let Some(pod) = self.0.lock().pods.get_mut(&address) {
+            if program == Program::Ended {
+                pod.told.forget();
+            }
             pod.program.send_replace(program);
         }
     }
@@ -100,6 +108,16 @@ impl Pods {
         if let Some(pod) = self.0.lock().pods.get_mut(&address) {
             pod.words = Some(words);
         }
+    }
+
+    /// Whether programs refuse some of the requests to their hooks from now on.
+    pub fn let_hooks_refuse(&self, refuse: bool) {
+        self.0.lock().hooks_refuse = refuse;
+    }
+
+    /// What the program at this address was told.
+    pub fn told<T>(&self, address: IpAddr, what: impl FnOnce(&Told) -> T) -> Option<T> {
+        self.0.lock().pods.get(&address).map(|pod| what(&pod.told))
     }
 
     /// No packets pass between two nodes from now on, because of a fault of this kind. Returns whether they did before.
@@ -145,8 +163,14 @@ impl Pods {
         cut.is_none()
     }
 
-    /// The answer of a program that serves, to a request for this path.
-    fn answer(&self, address: IpAddr, path: &str) -> (&'static str, String) {
+    /// The answer of a program that serves, to a request for this path. Only those to hooks have a body.
+    fn answer(&self, address: IpAddr, path: &str, sent: &[u8]) -> (&'static str, String) {
+        if !sent.is_empty() {
+            let mut state = self.0.lock();
+            let refuses = state.hooks_refuse;
+            let accepts = state.pods.get_mut(&address).is_some_and(|pod| pod.told.hear(path, sent, refuses));
+            return (if accepts { OK } else { UNAVAILABLE }, String::new());
+        }
         let words = self.0.lock().pods.get(&address).and_then(|pod| pod.words.clone());
         match words {
             Some(words) if path == "/answer" => (OK, words.answer),
@@ -186,7 +210,7 @@ impl Network for Seen {
             let (near, far) = duplex(LONGEST);
             let answer = {
                 let pods = pods.clone();
-                move |path: &str| pods.answer(address, path)
+                move |path: &str, sent: &[u8]| pods.answer(address, path, sent)
             };
             let reaches = move || pods.reaches(&node, address);
             world.spawn(serve(far, program, reaches, answer));
@@ -201,7 +225,7 @@ async fn serve(
     mut stream: DuplexStream,
     mut program: watch::Receiver<Program>,
     reaches: impl Fn() -> bool + Send,
-    answer: impl Fn(&str) -> (&'static str, String) + Send,
+    answer: impl Fn(&str, &[u8]) -> (&'static str, String) + Send,
 ) {
     let mut request = Vec::new();
     loop {
@@ -220,16 +244,12 @@ async fn serve(
                 }
             }
         }
-        if !request.ends_with(b"\r\n\r\n") {
-            continue;
-        }
-        let path =
-            std::str::from_utf8(&request).ok().and_then(|text| text.split(' ').nth(1)).map(str::to_owned);
+        let Some((path, sent)) = parsed(&request) else { continue };
         request.clear();
         sleep(LATENCY).await;
         let works = program.wait_for(|program| *program != Program::Hangs).await.map(|program| *program);
         let (status, body) = match works {
-            Ok(Program::Serves) => answer(path.as_deref().unwrap_or_default()),
+            Ok(Program::Serves) => answer(&path, &sent),
             Ok(Program::Fails) => (UNAVAILABLE, String::new()),
             Ok(Program::Hangs | Program::Ended) => continue,
             Err(_) => return until_closed(stream).await,
@@ -242,6 +262,16 @@ async fn serve(
             return;
         }
     }
+}
+
+/// The path and the body of a request, once it is complete.
+fn parsed(request: &[u8]) -> Option<(String, Vec<u8>)> {
+    let text = std::str::from_utf8(request).expect("requests are ASCII");
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let length = length.map_or(0, |length| length.parse().expect("a number"));
+    let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+    (body.len() >= length).then(|| (path, body.as_bytes()[..length].to_vec()))
 }
 
 /// Waits until the program has ended. Returns false if the pod is gone.

@@ -97,7 +97,9 @@ pub fn play(seed: u64, only: Option<&BTreeSet<usize>>) -> Result<Passed, Failed>
 fn judged(seed: u64, only: Option<&BTreeSet<usize>>) -> Result<Passed, Failed> {
     let (mut run, begun) = (simulation(seed), Instant::now());
     run.run(BEFORE);
+    run.network.let_hooks_refuse(true);
     with_faults(&mut run, &faults(seed), only, FAULTS);
+    run.network.let_hooks_refuse(false);
     unless_together(&run)?;
     run.run(SETTLED);
     let quiet = run.api.store().revision();
@@ -107,6 +109,12 @@ fn judged(seed: u64, only: Option<&BTreeSet<usize>>) -> Result<Passed, Failed> {
     Failed::unless_none("edits that nobody corrects", &run.uncorrected(), &run)?;
     Failed::unless_none("not at rest", &not_at_rest(&history, &[]), &run)?;
     Failed::unless_none("no program at rest", &run.programs_at_rest(), &run)?;
+    let (contradictions, untold) = run.cluster.hooks(&run.active_pods());
+    Failed::unless_none("two roles under one token", &contradictions, &run)?;
+    Failed::unless_none("no role told", &untold, &run)?;
+    if run.cluster.hook_requests() == 0 {
+        return Err(Failed::new("no effect", "no pod was told its role"));
+    }
     let writes = operator_writes(&history, i64::try_from(quiet).expect("few enough revisions"));
     Failed::unless_none("writes at rest", &writes, &run)?;
     let checked = run.judged(history);

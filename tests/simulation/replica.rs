@@ -9,7 +9,8 @@ use std::{
 use leadergroup::{
     api::{PodRef, Reason, Role, Verdict},
     election::{
-        Effect, Event, Group, Member, Outcome, Phase, Policy, SwitchoverRequest, Ticket, Workload, World,
+        Effect, Event, Group, HookPolicy, Member, Outcome, Phase, Policy, SwitchoverRequest, Ticket,
+        Workload, World,
     },
 };
 use uuid::Uuid;
@@ -102,6 +103,7 @@ impl Replica {
             },
             agent: None,
             asked_at: None,
+            restarts: 0,
             ended: Vec::new(),
             created: pod.created.cast_signed(),
             // As if each pod that replaces one of the first three were of a newer template.
@@ -118,6 +120,7 @@ impl Replica {
                 deletes_demoted: false,
                 on_delete: entry.object.on_delete,
                 agent: None,
+                hooks: HookPolicy::default(),
             },
             declared: entry.object.declared.clone(),
             // The model's status has no history.

@@ -237,6 +237,7 @@ impl Task {
                 None => server(Call::Group),
                 Some(object) => server(Call::Unfinalize { uid: self.group, version: object.version }),
             },
+            Effect::Tell { .. } => unreachable!("the model's groups have no hooks"),
             Effect::Delete(_) => unreachable!("the model's groups keep their pods"),
             Effect::Finished(_) => unreachable!("it is not carried out"),
         };

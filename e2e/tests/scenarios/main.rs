@@ -25,6 +25,7 @@ mod foreign_labels;
 mod frozen_pod;
 mod group_deleted;
 mod headless_service;
+mod hooks;
 mod leaking_pod;
 mod managed_endpoints;
 mod node_cut_off;
@@ -76,7 +77,7 @@ fn entries() -> Vec<Entry> {
         // The longest first, so that none of them runs alone at the end.
         PodFaults: examples, existing_cluster;
         Everything: exactly_one;
-        Nothing: rollout, leaking_pod, crashing_pod, switchover, managed_endpoints, headless_service, failback;
+        Nothing: rollout, leaking_pod, hooks, crashing_pod, switchover, managed_endpoints, headless_service, failback;
         PodFaults: fenced_writer, frozen_pod;
         Nothing: active_pod_deleted, foreign_labels, scaled_down, scaled_to_zero, two_groups, first_promotion, group_deleted,
             selector_matches_nothing, not_ready;

@@ -1,6 +1,7 @@
 //! Labels that were lost or set by others, and the stamps of standbys.
 
 use super::*;
+use crate::election::refusal::Refusal;
 
 #[test]
 fn strays_are_stripped_before_anything_else() {
@@ -111,7 +112,7 @@ fn the_pauses_between_stamps_that_fail_grow_until_one_succeeds() {
     let mut case = Case::stable(world);
     let b = case.group.member("uid-b").expect("b").clone();
     case.group.refusals.set_time(Duration::ZERO);
-    case.group.refusals.promotion(&b, "a policy".to_owned());
+    case.group.refusals.promotion(&b, Refusal::by_api_server("a policy".to_owned()));
     case.step(Event::Tick);
     assert!(matches!(case.effect(), Effect::Try { .. }), "{:?}", case.asked);
     let asked = asks_in_a_minute(&mut case, &Outcome::Failed);

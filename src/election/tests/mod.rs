@@ -8,6 +8,7 @@ mod evidence;
 mod failback;
 mod fencing;
 mod holds;
+mod hooks;
 mod labels;
 mod ownership;
 mod phases;

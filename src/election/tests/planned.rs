@@ -141,7 +141,7 @@ fn a_planned_change_waits_if_the_label_cannot_be_taken_off_the_holder() {
         for pause in [5, 10] {
             assert!(case.asked.is_empty() && *case.group.phase() == Phase::Stable, "{:?}", case.asked);
             let (holder, why) = case.group.refused().next().expect("the reason is known");
-            assert_eq!((&holder.pod, why.message.contains("webhook")), (&pod("a"), true));
+            assert_eq!((&holder.pod, why.refusal.message.contains("webhook")), (&pod("a"), true));
             assert!(case.group.is_available(holder), "it works, and stays active");
             assert_eq!(case.group.wake(), Some(case.now + Duration::from_secs(pause)));
             case.now += Duration::from_secs(pause);
@@ -267,7 +267,7 @@ fn a_promotion_that_fails_again_and_again_gives_way_to_a_pod_that_works() {
     for _ in 0..3 {
         case.answer(Outcome::Stamped(vec![(pod("b"), "denied the request".to_owned())]));
         let (refused, why) = case.group.refused().next().expect("it is known");
-        assert_eq!((&refused.pod, why.message.as_str()), (&pod("b"), "denied the request"));
+        assert_eq!((&refused.pod, why.refusal.message.as_str()), (&pod("b"), "denied the request"));
         loop {
             match next(&mut case) {
                 Effect::Verify(_) => case.answer(Outcome::Verified(None)),

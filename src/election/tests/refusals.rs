@@ -1,7 +1,7 @@
 //! Pods that the API server refuses to change.
 
 use super::*;
-use crate::election::refusal::Refusals;
+use crate::election::refusal::{Refusal, Refusals};
 
 pub(super) fn refused() -> Outcome {
     Outcome::Refused("denied by a policy (HTTP 403)".to_owned())
@@ -32,7 +32,7 @@ fn a_refused_promotion_passes_over_to_the_next_candidate_at_once() {
     let grant = case.grant();
     assert_eq!((grant.holder, grant.expected, grant.reason), (pod("c"), 6, Reason::Silent));
     let (member, refused) = case.group.refused().next().expect("it is remembered");
-    assert_eq!((&member.pod, refused.message.as_str()), (&pod("b"), "denied by a policy (HTTP 403)"));
+    assert_eq!((&member.pod, refused.refusal.message.as_str()), (&pod("b"), "denied by a policy (HTTP 403)"));
     assert!(!case.group.is_available(member));
 }
 
@@ -89,7 +89,7 @@ fn the_pauses_after_refusals_grow_while_a_pod_is_active() {
     for pause in [5, 10, 20, 40, 60, 60].map(Duration::from_secs) {
         refusals.set_time(now);
         refusals.set_served(true);
-        refusals.promotion(&b, "denied".to_owned());
+        refusals.promotion(&b, Refusal::by_api_server("denied".to_owned()));
         assert_eq!(refusals.wake(), Some(now + pause));
         refusals.set_time(now + pause.mul_f64(0.99));
         assert!(refusals.bars(&b.pod.uid), "for {pause:?}");
@@ -97,7 +97,7 @@ fn the_pauses_after_refusals_grow_while_a_pod_is_active() {
         refusals.set_time(now);
         assert!(!refusals.bars(&b.pod.uid) && refusals.promotion_is_due(&b.pod.uid));
     }
-    refusals.promotion(&b, "denied".to_owned());
+    refusals.promotion(&b, Refusal::by_api_server("denied".to_owned()));
     // The active pod fails: the webhook may work again by now.
     refusals.set_time(now + Duration::from_secs(5));
     refusals.set_served(false);

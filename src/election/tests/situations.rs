@@ -4,7 +4,10 @@ use super::{
     programs::{boot, says, supervised},
     *,
 };
-use crate::{api::Run, election::group::Group};
+use crate::{
+    api::Run,
+    election::{group::Group, refusal::Refusal},
+};
 
 fn change(holder: &str, reason: Reason, from: &str) -> Change {
     Change { holder: pod(holder), reason, from: Some(pod(from)), began: NOW }
@@ -124,6 +127,7 @@ pub(super) fn unfinished_terms() -> Vec<Known> {
             phases.push(Phase::Stripping { change: change(), witness: None });
             phases.extend([0, 8].map(|conflicts| Phase::Promoting { change: change(), conflicts }));
             phases.push(Phase::Rechecking { change: change(), conflicts: 0 });
+            phases.extend(telling());
             phases.extend([None, Some(NOW)].map(|retry_at| Phase::Confirming { change: change(), retry_at }));
         } else if is_own {
             phases.push(Phase::Fencing(change()));
@@ -141,6 +145,19 @@ pub(super) fn unfinished_terms() -> Vec<Known> {
         all.push(Known { row, declared, phases });
     }
     all
+}
+
+fn telling() -> Vec<Phase> {
+    let mut phases = Vec::new();
+    for (role, witness) in
+        [(Role::Standby, None), (Role::Active, None), (Role::Active, Some("11".to_owned()))]
+    {
+        for reason in [Reason::Silent, Reason::Switchover] {
+            let (change, witness) = (change("b", reason, "a"), witness.clone());
+            phases.push(Phase::Telling { change, witness, role });
+        }
+    }
+    phases
 }
 
 /// The row is behind the declaration.
@@ -197,7 +214,7 @@ impl Past {
         }
         if matches!(self, Self::RefusedNow | Self::RefusedBefore) {
             for member in &world.members {
-                group.refusals.promotion(member, "a policy".to_owned());
+                group.refusals.promotion(member, Refusal::by_api_server("a policy".to_owned()));
             }
         }
         group.refusals.set_time(NOW);
@@ -240,6 +257,10 @@ pub(super) fn worlds() -> Vec<(World, Past)> {
         |world: &mut World| world.declared = declaration(9, Some("c"), &[]),
         |world: &mut World| with_agents(world, false),
         |world: &mut World| with_agents(world, true),
+        |world: &mut World| {
+            let abort = Some(crate::api::OnHookFailure::Abort);
+            world.policy.hooks = HookPolicy { promote: abort, demote: abort };
+        },
         |world: &mut World| {
             with_agents(world, false);
             world.members.iter_mut().for_each(|member| member.leaving = member.pod.name == "a");
@@ -312,6 +333,10 @@ pub(super) fn outcomes(phase: &Phase, known: &Known) -> Vec<Outcome> {
             all.push(Outcome::Declared);
         }
         Phase::Stripping { .. } | Phase::Repairing => all.push(Outcome::Stripped),
+        Phase::Telling { .. } => {
+            all.push(Outcome::Told(Vec::new()));
+            all.extend(["a", "b"].map(|name| Outcome::Told(vec![(pod(name), refused())])));
+        }
         Phase::Promoting { .. } => {
             all.extend([Outcome::Promoted, Outcome::Conflict, Outcome::Refused(refused())]);
         }

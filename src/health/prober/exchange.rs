@@ -110,6 +110,11 @@ pub(super) fn of_connecting(error: &io::Error) -> ProbeOutcome {
     }
 }
 
+/// Whether a connection could not be made for a reason of this machine.
+pub(crate) fn is_failure_of_this_machine(error: &io::Error) -> bool {
+    matches!(of_connecting(error), ProbeOutcome::Void(_))
+}
+
 fn cause(error: &io::Error) -> VoidCause {
     let number = error.raw_os_error();
     match number.map(Errno::from_raw_os_error) {

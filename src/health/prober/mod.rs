@@ -40,6 +40,9 @@ use places::Places;
 use single::Shared;
 use stalls::Stalls;
 
+pub(crate) use exchange::is_failure_of_this_machine;
+#[cfg(test)]
+pub(crate) use network::Tcp as MachineNetwork;
 pub use network::{Network, Stream};
 pub use target::{ProbeEvent, ProbeStep, Target};
 
@@ -111,6 +114,11 @@ impl Prober {
             }
         };
         (Self { shared, targets: HashMap::new(), generation: 0, runtime, _running: running }, run)
+    }
+
+    /// The network through which it probes.
+    pub(crate) fn network(&self) -> Arc<dyn Network> {
+        self.shared.network.clone()
     }
 
     /// Starts or changes the probing of a pod. A probe is sent at once if a connection is to be held, or if the address

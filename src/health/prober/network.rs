@@ -20,7 +20,7 @@ pub trait Network: Send + Sync {
 }
 
 /// The network of this machine.
-pub(super) struct Tcp;
+pub(crate) struct Tcp;
 
 impl Network for Tcp {
     fn connect(&self, pod: SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn Stream>>> {

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::Controller;
 use crate::{
     api::PodRef,
-    election::{Event, Outcome},
+    election::{Event, Outcome, Refusal},
     operator::{
         executor::queue::Urgency,
         index,
@@ -65,19 +65,20 @@ impl Controller {
         } else if stamping || known.as_ref().is_some_and(|trouble| trouble.is_over(&done.outcome)) {
             *known = None;
         }
-        let refused = matches!(done.outcome, Outcome::Refused(_) | Outcome::Stamped(_));
+        let refused = matches!(done.outcome, Outcome::Refused(_) | Outcome::Stamped(_) | Outcome::Told(_));
         self.answer(&done.group, done.ticket, done.outcome, now);
         if refused {
             self.report_refusals(&done.group);
         }
     }
 
-    /// Reports pods that the API server refuses to change. The group goes on without them.
+    /// Reports pods that cannot get or lose a role. The group goes on without them.
     fn report_refusals(&mut self, name: &GroupName) {
         let Some(group) = self.groups.get_mut(name) else { return };
-        for (pod, message) in group.new_refusals() {
-            tracing::warn!(group = %name, pod = pod.name, message, "the API server refuses to change a pod; it is passed over");
-            self.events.refused(&group.record().object, &pod, &message);
+        for (pod, refusal) in group.new_refusals() {
+            let Refusal { reason, message } = &refusal;
+            tracing::warn!(group = %name, pod = pod.name, %reason, message, "a pod cannot change its role");
+            self.events.refused(&group.record().object, &pod, &refusal);
         }
     }
 

@@ -143,6 +143,7 @@ fn urgency(election: &election::Group, ticket: Ticket, effect: &Effect) -> Urgen
         // A stamp that fences a term off is a step of a change of holder.
         Effect::Stamp { .. } | Effect::Try { .. } if election.is_stamping(ticket) => Urgency::Stamp,
         Effect::Delete(_) => Urgency::Stamp,
+        Effect::Tell { .. } if election.is_telling(ticket) => Urgency::Stamp,
         // A dry run before a planned change is not urgent. Behind a webhook that hangs it takes its full time limit.
         Effect::Try { from: Some(_), .. }
         | Effect::Clear { .. }

@@ -2,6 +2,8 @@
 
 #[cfg(test)]
 mod calls;
+#[cfg(test)]
+mod telling;
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,9 +13,10 @@ use tokio::time::sleep;
 
 use super::Context;
 use crate::{
-    api::{Endpoints, OnDelete, PodAt, PodRef, Reason, Sighting},
+    api::{Endpoints, OnDelete, PodAt, PodRef, Reason, Role, RoleChange, Sighting},
     election::{Effect, GrantRequest, Outcome, Rejection, Row, Ticket},
     health::{PodFacts, Readiness},
+    hooks,
     operator::{message::Done, object::record::Record, trouble::Trouble},
     routing::{Declared, Promoted, RoutingError, Stamped, Stripped, Trial},
     telemetry::LockOutcome,
@@ -180,6 +183,7 @@ impl Call<'_> {
                 learned.pods = std::mem::take(&mut stamped.pods);
                 outcome_of(stamped)?
             }
+            Effect::Tell { role, token, reason, pods } => self.tell(role, token, reason, pods).await?,
             Effect::Delete(pods) => deleted(router.delete_pods(group, &pods).await)?,
             Effect::Tombstone => self.bury().await?,
             Effect::Clear { on_delete, pods } => self.clear(on_delete, &pods).await?,
@@ -299,6 +303,60 @@ impl Call<'_> {
         let declared = object.map(|object| object.status.unwrap_or_default().declaration);
         let row = self.row().await?;
         Ok(Outcome::Rechecked { version, declared, row: Some(row) })
+    }
+
+    /// Tells all pods at once. None of them must hold up the others, and all together must not hold up other groups.
+    async fn tell(
+        &self,
+        role: Role,
+        token: i64,
+        reason: Reason,
+        pods: Vec<PodRef>,
+    ) -> Result<Outcome, Failure> {
+        (self.context.leave_place)();
+        let told = pods.iter().map(|pod| self.tell_one(role, token, reason, pod));
+        let told = futures::future::try_join_all(told).await?;
+        let failed = pods.into_iter().zip(told);
+        Ok(Outcome::Told(failed.filter_map(|(pod, why)| Some((pod, why?))).collect()))
+    }
+
+    /// Returns why the pod could not be told. The address comes from a quorum read: another pod may have the one that
+    /// this pod had before. A pod that has ended has none any more, and need not be told.
+    async fn tell_one(
+        &self,
+        role: Role,
+        token: i64,
+        reason: Reason,
+        pod: &PodRef,
+    ) -> Result<Option<String>, Failure> {
+        let (group, spec) = (&self.record.reference, &self.record.object.spec);
+        let Some(hook) = spec.hooks.as_ref().and_then(|hooks| hooks.of(role)) else { return Ok(None) };
+        let _place = self.context.hook_places.take(&group.namespace).await;
+        let found = self.context.router.pod(group, pod).await?;
+        let Some(found) = found.filter(|found| !PodFacts::from_pod(found, spec).finished()) else {
+            return Ok(None);
+        };
+        let change = RoleChange {
+            role,
+            namespace: &group.namespace,
+            group: &group.name,
+            pod: &pod.name,
+            uid: &pod.uid,
+            key: self.record.key.as_str(),
+            token,
+            reason,
+        };
+        let told = hooks::tell(&*self.context.pods, &found, spec, hook, &change).await;
+        self.context
+            .metrics
+            .hook_request(if role == Role::Active { "promote" } else { "demote" }, told.is_ok());
+        match told {
+            Ok(()) => Ok(None),
+            Err(error) if error.is_our_own() => {
+                Err(Failure::Trouble(Trouble::Unreachable(error.to_string())))
+            }
+            Err(error) => Ok(Some(error.to_string())),
+        }
     }
 
     async fn bury(&self) -> Result<Outcome, Failure> {

@@ -7,8 +7,9 @@ use kube::{Client, client::Body};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::Context;
+use super::{Context, hook_places::HookPlaces};
 use crate::{
+    health::MachineNetwork,
     operator::{CALL_TIMEOUT, lock::keys::KeyRule},
     routing::Router,
     telemetry::Metrics,
@@ -63,6 +64,9 @@ impl FakeApi {
             store: store.expect("the URL is one"),
             metrics: Arc::new(Metrics::new()),
             messages: mpsc::channel(1).0,
+            pods: Arc::new(MachineNetwork),
+            hook_places: HookPlaces::new(),
+            leave_place: Arc::new(|| {}),
         };
         Self { context, asked }
     }

@@ -3,13 +3,16 @@
 //! A burst, such as a thousand groups that are created together, asks for more calls than the API server can answer in
 //! time. So only a bounded number of tasks is under way, and the others wait here, the more urgent ones first. A call's
 //! time limit begins when the call does, so a task that waits does not time out. What waits is bounded by the number of
-//! groups: each has at most one step, one stamping, one report, and one write for each slice of its Services.
+//! groups: each has at most one step, one stamping, one deletion, one hook, one report, and one write for each slice of
+//! its Services.
 //!
-//! A write that a webhook holds up gives its task's place to others ([`Place::give_way`]).
+//! A write that a webhook holds up gives its task's place to others ([`Place::give_way`]). Hooks of pods have places of
+//! their own (`hook_places`).
 
 pub(super) mod effect;
 #[cfg(test)]
 pub(super) mod fake_api;
+pub(super) mod hook_places;
 pub(super) mod queue;
 
 use std::sync::Arc;
@@ -19,9 +22,11 @@ use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{lock::keys::KeyRule, message::Message};
 use crate::{
+    health::Network,
     routing::{OnWrite, Router},
     telemetry::{ApiOutcome, Metrics},
 };
+use hook_places::HookPlaces;
 use leadergroup_lock::Store;
 use queue::{Place, Queue, Urgency};
 
@@ -36,13 +41,23 @@ pub(super) struct Context {
     /// Whether `EndpointSlices` are written for the groups that ask for it.
     pub(super) manages_endpoints: bool,
     pub(super) keys: KeyRule,
+    /// For the hooks of pods.
+    pub(super) pods: Arc<dyn Network>,
+    pub(super) hook_places: HookPlaces,
+    /// Leaves the task's place to others for good; does nothing outside a task.
+    pub(super) leave_place: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Context {
     /// The same for a task with this place.
     fn at(&self, place: Place) -> Self {
+        let place = Arc::new(place);
+        let leave_place = {
+            let place = place.clone();
+            Arc::new(move || place.leave())
+        };
         let give_way = Arc::new(move || place.give_way().map(|late| Box::new(late) as Box<dyn Send>));
-        Self { router: self.router.clone().patient(give_way), ..self.clone() }
+        Self { router: self.router.clone().patient(give_way), leave_place, ..self.clone() }
     }
 }
 

@@ -107,7 +107,7 @@ struct Namespace {
 /// A taken place. It is free again when this is dropped.
 pub(in crate::operator) struct Place {
     lane: Mutex<Option<Count>>,
-    namespace: Option<Counted>,
+    namespace: Mutex<Option<Counted>>,
     late: Arc<Semaphore>,
     given_way: Arc<Notify>,
 }
@@ -134,14 +134,15 @@ impl Place {
     /// So webhooks that hang delay the groups that they concern, and no others. While one hangs, most other tasks of
     /// its namespace and lane wait: they may hang as well, and each would take a place from others for a second.
     pub(in crate::operator) fn give_way(&self) -> Option<Late> {
-        let in_namespace = self.namespace.as_ref().and_then(|counted| counted.late.upgrade());
+        let namespace = self.namespace.lock();
+        let in_namespace = namespace.as_ref().and_then(|counted| counted.late.upgrade());
         // One is the queue's own, and one is this one.
         let others = in_namespace.as_ref().map_or(0, |late| Arc::strong_count(late).saturating_sub(2));
         if others >= LATE_WRITES_OF_A_NAMESPACE {
             return None;
         }
         let Ok(permit) = self.late.clone().try_acquire_owned() else {
-            if let Some(counted) = &self.namespace {
+            if let Some(counted) = &*namespace {
                 *counted.is_refused.lock() = counted.refused.upgrade();
             }
             return None;
@@ -149,6 +150,12 @@ impl Place {
         drop(self.lane.lock().take());
         self.given_way.notify_one();
         Some(Late { _permit: permit, _in_namespace: in_namespace })
+    }
+
+    /// Leaves the place to others for good. What follows must be bounded in another way.
+    pub(in crate::operator) fn leave(&self) {
+        drop((self.lane.lock().take(), self.namespace.lock().take()));
+        self.given_way.notify_one();
     }
 }
 
@@ -194,7 +201,7 @@ impl<T> Queue<T> {
         });
         let place = Place {
             lane: Mutex::new(taken),
-            namespace,
+            namespace: Mutex::new(namespace),
             late: self.late.clone(),
             given_way: self.given_way.clone(),
         };
@@ -411,5 +418,28 @@ mod tests {
         assert_eq!(take_all(&mut queue).len(), 1, "that of the other namespace");
         drop(first);
         assert_eq!(take_all(&mut queue).len(), PLACES - few.len(), "none is known to hang");
+    }
+
+    /// As hooks do.
+    #[test]
+    fn tasks_that_leave_their_places_do_not_count_any_more() {
+        let mut queue = Queue::new();
+        for name in ["one", "two", "three"] {
+            (0..PLACES).for_each(|_| queue.put(Urgency::Finish, Some(name), Urgency::Finish));
+        }
+        let mut started = Vec::new();
+        loop {
+            let taken = take_all(&mut queue);
+            if taken.is_empty() {
+                break;
+            }
+            for (_, place) in &taken {
+                place.leave();
+            }
+            started.extend(taken);
+        }
+        assert_eq!(started.len(), 3 * PLACES);
+        (0..PLACES).for_each(|_| queue.put(Urgency::Finish, Some("one"), Urgency::Finish));
+        assert_eq!(take_all(&mut queue).len(), PLACES, "their namespace has all places, too");
     }
 }

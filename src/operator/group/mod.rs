@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use super::{endpoints::publishing::Publishing, object::record::Record, trouble::Trouble};
 use crate::{
     api::{PodRef, Verdict},
-    election::{self, Effect, Event, Phase, Ticket, World},
+    election::{self, Effect, Event, Phase, Refusal, Ticket, World},
     ownership,
 };
 use history::History;
@@ -34,7 +34,7 @@ pub(super) struct Group {
     /// The last failure of stamping standbys, which is logged once.
     pub(super) stamp_trouble: Option<Trouble>,
     /// The refusals that an Event reported, by the pod's UID.
-    reported_refusals: BTreeMap<String, String>,
+    reported_refusals: BTreeMap<String, Refusal>,
     pub(super) report: Report,
     pub(super) publishing: Publishing,
     /// When the holder, or whether its term is confirmed, last changed.
@@ -123,15 +123,15 @@ impl Group {
         effects
     }
 
-    /// The pods that the API server refuses to change, with its words, as far as that is news.
-    pub(super) fn new_refusals(&mut self) -> Vec<(PodRef, String)> {
+    /// The pods that cannot get or lose a role, and why, as far as that is news.
+    pub(super) fn new_refusals(&mut self) -> Vec<(PodRef, Refusal)> {
         let refused = self.election.refused();
-        let refused: Vec<_> = refused.map(|(member, refused)| (&member.pod, &refused.message)).collect();
-        let known = |uid: &String, message: &String| self.reported_refusals.get(uid) == Some(message);
-        let news = refused.iter().filter(|(pod, message)| !known(&pod.uid, message));
-        let news = news.map(|(pod, message)| ((*pod).clone(), (*message).clone())).collect();
+        let refused: Vec<_> = refused.map(|(member, refused)| (&member.pod, &refused.refusal)).collect();
+        let known = |uid: &String, refusal: &Refusal| self.reported_refusals.get(uid) == Some(refusal);
+        let news = refused.iter().filter(|(pod, refusal)| !known(&pod.uid, refusal));
+        let news = news.map(|(pod, refusal)| ((*pod).clone(), (*refusal).clone())).collect();
         self.reported_refusals =
-            refused.iter().map(|(pod, message)| (pod.uid.clone(), (*message).clone())).collect();
+            refused.iter().map(|(pod, refusal)| (pod.uid.clone(), (*refusal).clone())).collect();
         news
     }
 

@@ -192,7 +192,7 @@ mod tests {
         let unusable = ProbeCoverage::of(std::iter::once((&nowhere, None)));
         assert!(!unusable.is_probed());
         let text = unusable.to_string();
-        assert!(text.starts_with("http cannot be probed: the pod is ready but has no address;"), "{text}");
+        assert!(text.starts_with("http cannot be probed: the pod has no address;"), "{text}");
         let starting = PodFacts { readiness: crate::health::Readiness::Unknown, ..nowhere };
         assert_eq!(
             ProbeCoverage::of(std::iter::once((&starting, None))),

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     api::{Failback, LeaderGroup, OnDemote, PlannedLoss, Reason, Role, Verdict},
-    election::{AgentPolicy, Member, PastChange, Policy, World},
+    election::{AgentPolicy, HookPolicy, Member, PastChange, Policy, World},
     health::{NodeLeases, PodFacts},
     operator::{object::record::Record, trouble::Trouble},
     routing::{RoleLabelUse, stamp_of},
@@ -258,6 +258,10 @@ impl IndexedGroup {
                 agent: spec.agent.as_ref().map(|agent| AgentPolicy {
                     lease: agent.lease_duration.0,
                     stop_timeout: agent.stop_timeout.0,
+                }),
+                hooks: spec.hooks.as_ref().map_or_else(HookPolicy::default, |hooks| HookPolicy {
+                    promote: hooks.promote.as_ref().map(|hook| hook.on_failure),
+                    demote: hooks.demote.as_ref().map(|hook| hook.on_failure),
                 }),
             },
             declared: self.record.declared(),

@@ -212,6 +212,7 @@ fn member(pod: &Pod, facts: &PodFacts, record: &Record) -> Member {
         verdict: Verdict::Unknown,
         agent: None,
         asked_at: None,
+        restarts: facts.restarts.as_ref().map_or(0, |restarts| restarts.count),
         ended: Vec::new(),
         created: facts.created.map_or(i64::MAX, jiff::Timestamp::as_second),
         revision: revision(pod),

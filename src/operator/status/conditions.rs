@@ -148,22 +148,39 @@ fn accepted(view: View) -> Finding {
             );
             finding(Accepted, true, Reason::RoleLabelInTemplate, message)
         }
-        None => {
-            if let Some(refused) = view.group.election().deletion_refused() {
-                let message = format!(
-                    "the spec can be carried out, but for election.onDemote: Delete. Set podDeletion.enabled=true in the \
-                     operator's chart, unless a policy of the cluster is meant to refuse it: {refused}"
-                );
-                return finding(Accepted, true, Reason::DeletionRefused, message);
-            }
-            let advice = view.group.record().object.spec.advice();
-            let message = advice.map_or_else(
-                || "the spec can be carried out".to_owned(),
-                |advice| format!("the spec can be carried out, but {advice}"),
-            );
-            finding(Accepted, true, Reason::AsExpected, message)
-        }
+        None => carried_out(view),
     }
+}
+
+/// Nothing is wrong with the spec, but perhaps with what follows from it.
+fn carried_out(view: View) -> Finding {
+    use ConditionType::Accepted;
+    if let Some(refused) = view.group.election().deletion_refused() {
+        let message = format!(
+            "the spec can be carried out, but for election.onDemote: Delete. Set podDeletion.enabled=true in the \
+             operator's chart, unless a policy of the cluster is meant to refuse it: {refused}"
+        );
+        return finding(Accepted, true, Reason::DeletionRefused, message);
+    }
+    let mut failed = view.group.election().failed_hooks();
+    if let Some((member, why)) = failed.next() {
+        let more = match failed.count() {
+            0 => String::new(),
+            others => format!(" and {others} more"),
+        };
+        let message = format!(
+            "the spec can be carried out, but {}{more} could not be told its role by its hook, which is sent again: \
+             {why}",
+            member.pod.name
+        );
+        return finding(Accepted, true, Reason::HookFailed, message);
+    }
+    let advice = view.group.record().object.spec.advice();
+    let message = advice.map_or_else(
+        || "the spec can be carried out".to_owned(),
+        |advice| format!("the spec can be carried out, but {advice}"),
+    );
+    finding(Accepted, true, Reason::AsExpected, message)
 }
 
 fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindrance>) -> Finding {
@@ -235,6 +252,11 @@ fn change_under_way(election: &election::Group) -> String {
         };
         words += &format!("; it waits until a program {whose} is certainly over, for at most {limit}");
     }
+    match election.waits_for_hooks() {
+        Some(Role::Active) => words += "; it waits for the answer to spec.hooks.promote",
+        Some(_) => words += "; it waits for the answers to spec.hooks.demote",
+        None => {}
+    }
     words
 }
 
@@ -259,8 +281,8 @@ fn activity_of(view: View, holder: &Member, eligible: u32) -> Finding {
     }
 }
 
-/// The pods that the API server refuses to change, and why, for the end of a message.
-fn refusal(view: View) -> String {
+/// The pods that cannot get or lose a role, and why, for the end of a message.
+pub(super) fn refusal(view: View) -> String {
     let mut refused = view.group.election().refused();
     let Some((member, first)) = refused.next() else { return String::new() };
     let more = match refused.count() {
@@ -269,7 +291,7 @@ fn refusal(view: View) -> String {
     };
     let what =
         if member.role == Role::Active { "cannot lose the active label" } else { "cannot become active" };
-    format!("; {}{more} {what}: {}", member.pod.name, first.message)
+    format!("; {}{more} {what}: {}", member.pod.name, first.refusal.message)
 }
 
 fn routed(view: View) -> Finding {

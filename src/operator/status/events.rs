@@ -16,7 +16,7 @@ use tokio::{sync::mpsc, time::timeout};
 
 use crate::{
     api::{FIELD_MANAGER, LeaderGroup, PodRef, Reason},
-    election::Finished,
+    election::{Finished, Refusal},
     telemetry::{ApiOutcome, Metrics},
 };
 
@@ -90,10 +90,10 @@ impl Events {
         }
     }
 
-    /// The API server refuses to change a pod, which is therefore passed over.
-    pub(in crate::operator) fn refused(&self, group: &LeaderGroup, pod: &PodRef, message: &str) {
-        let note = format!("{} cannot become active: {message}", pod.name);
-        let reason = Reason::WriteRefused.to_string();
+    /// A pod cannot get or lose a role, and is therefore passed over.
+    pub(in crate::operator) fn refused(&self, group: &LeaderGroup, pod: &PodRef, refusal: &Refusal) {
+        let note = format!("{} cannot change its role: {}", pod.name, refusal.message);
+        let reason = refusal.reason.to_string();
         self.publish(
             group,
             News { is_normal: false, reason, action: "PassOver", note, pod: Some(pod.clone()) },

@@ -13,7 +13,7 @@ use super::index::outage::Hindrance;
 use crate::api::{
     ActivePod, ConditionType, LeaderGroupStatus, Reason, SwitchoverResult, SwitchoverStatus, Unreadable,
 };
-use conditions::{Finding, View, conditions, finding, findings, labelled_holder};
+use conditions::{Finding, View, conditions, finding, findings, labelled_holder, refusal};
 
 /// The status as it should read. While the group `awaits_first_probes`, its new owner has not yet heard all pods, and
 /// does not count fewer eligible pods than before.
@@ -121,6 +121,7 @@ pub(super) fn warnings<'a>(
         (ConditionType::Probed, Reason::TcpOnly),
         (ConditionType::Accepted, Reason::RoleLabelInTemplate),
         (ConditionType::Accepted, Reason::DeletionRefused),
+        (ConditionType::Accepted, Reason::HookFailed),
     ];
     kinds.into_iter().filter_map(move |(kind, reason)| {
         let reason = reason.to_string();
@@ -174,9 +175,14 @@ fn switchover(view: View<'_>, old: &LeaderGroupStatus) -> Option<SwitchoverStatu
     let entry = view.group.history.entries().first().filter(|entry| entry.token == token);
     let stayed = entry.is_some_and(|entry| entry.from == entry.to);
     if stayed || request.to.as_ref().is_some_and(|to| to != name) {
-        let message =
-            format!("the change was begun and could not be completed; {name} is active with token {token}");
-        return answer(SwitchoverResult::Refused, message);
+        // The cause may be over by now, so what was said of the request once stays.
+        let said =
+            |last: &SwitchoverStatus| last.request == request.id && last.result == SwitchoverResult::Refused;
+        let message = format!(
+            "the change was begun and could not be completed; {name} is active with token {token}{}",
+            refusal(view)
+        );
+        return last.filter(said).or_else(|| answer(SwitchoverResult::Refused, message));
     }
     let took = entry.map(|entry| format!("; the change took {}", entry.duration)).unwrap_or_default();
     answer(SwitchoverResult::Done, format!("{name} is active with token {token}{took}"))

@@ -84,6 +84,8 @@ pub struct Cluster {
     workloads: BTreeMap<String, Workload>,
     /// The groups as users have created them. One that is deleted is created again when it is gone.
     groups: BTreeMap<String, Value>,
+    /// The group whose pods have hooks.
+    hooked: Option<String>,
     slices: Slices,
     created: u32,
     agents: Agents,
@@ -91,7 +93,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// A cluster with these nodes, and groups of three pods. The operator writes the endpoints of every other group.
-    /// The pods of one group may have agents.
+    /// The pods of one group may have agents. Those of the next one have hooks then.
     pub fn new(
         api: ApiServer,
         network: Pods,
@@ -109,6 +111,7 @@ impl Cluster {
             pods: BTreeMap::new(),
             workloads: BTreeMap::new(),
             groups: BTreeMap::new(),
+            hooked: None,
             created: 0,
         };
         cluster.create(Kind::Namespace, "", json!({ "metadata": { "name": NAMESPACE } }));
@@ -135,6 +138,9 @@ impl Cluster {
             if supervised == Some(place) {
                 cluster.agents.supervise(&group, &mut object);
             }
+            if supervised.is_some_and(|supervised| (supervised + 1) % groups == place) {
+                cluster.hook(&group, &mut object, seed);
+            }
             cluster.create(Kind::LeaderGroup, NAMESPACE, object.clone());
             cluster.create(Kind::Service, NAMESPACE, services::service(&group, managed));
             cluster.add_workload(&group);
@@ -142,6 +148,16 @@ impl Cluster {
         }
         cluster.agenda.plan(Duration::ZERO, Step::Round);
         cluster
+    }
+
+    /// Gives a group hooks.
+    fn hook(&mut self, group: &str, object: &mut Value, seed: u64) {
+        let hook = |path: &str, bit: u64| {
+            let on_failure = if seed & bit == 0 { "Abort" } else { "Continue" };
+            json!({ "path": path, "port": 8080, "timeout": "1s", "onFailure": on_failure })
+        };
+        object["spec"]["hooks"] = json!({ "promote": hook("/promote", 2), "demote": hook("/demote", 4) });
+        self.hooked = Some(group.to_owned());
     }
 
     fn create(&self, kind: Kind, namespace: &str, object: Value) {

@@ -8,6 +8,7 @@ use super::{Cluster, EVICTED, NAMESPACE, START, Step, workloads::deletion};
 use crate::{
     agents::Still,
     api_server::{DeleteOptions, Kind},
+    hooks::Told,
     network::Program,
 };
 
@@ -26,6 +27,29 @@ impl Cluster {
 
     pub fn nodes(&self) -> Vec<String> {
         self.nodes.keys().cloned().collect()
+    }
+
+    /// What is wrong with what the pods were told by their hooks: those of the second list if nothing is left to do.
+    pub fn hooks(&self, active: &[String]) -> (Vec<String>, Vec<String>) {
+        let (mut wrong, mut left) = (Vec::new(), Vec::new());
+        let Some(group) = &self.hooked else { return (wrong, left) };
+        for (name, pod) in self.pods.iter().filter(|(name, _)| is_of(name, group)) {
+            let told =
+                self.network.told(pod.address, |told| (told.is_active(), told.contradictions().to_vec()));
+            let Some((is_active, contradictions)) = told else { continue };
+            if !contradictions.is_empty() {
+                wrong.push(format!("{name} was told both roles under the tokens {contradictions:?}"));
+            }
+            if is_active != active.contains(name) {
+                left.push(format!("{name} acts as active: {is_active}; {active:?} are active"));
+            }
+        }
+        (wrong, left)
+    }
+
+    /// How many requests to hooks the present pods have got.
+    pub fn hook_requests(&self) -> u32 {
+        self.pods.values().filter_map(|pod| self.network.told(pod.address, Told::requests)).sum()
     }
 
     /// The UID of a pod.
@@ -68,8 +92,7 @@ impl Cluster {
 
     /// The UIDs of a group's pods.
     pub fn of_group(&self, group: &str) -> Vec<String> {
-        let is_of = |name: &str| name.rsplit_once('-').is_some_and(|(of, _)| of == group);
-        self.pods.iter().filter(|(name, _)| is_of(name)).map(|(_, pod)| pod.uid.clone()).collect()
+        self.pods.iter().filter(|(name, _)| is_of(name, group)).map(|(_, pod)| pod.uid.clone()).collect()
     }
 
     /// A user asks for a switchover to any pod. The API server stores the text of the request in another form than most
@@ -189,4 +212,9 @@ impl Cluster {
         object["metadata"]["name"] = name.as_str().into();
         self.api.store().create(Kind::LeaderGroup, NAMESPACE, object).is_ok().then_some(name)
     }
+}
+
+/// Whether the pod of this name is one of the group.
+fn is_of(name: &str, group: &str) -> bool {
+    name.rsplit_once('-').is_some_and(|(of, _)| of == group)
 }

@@ -12,11 +12,11 @@ use super::objects::{answered, group, name, pod, pod_ref, row};
 use crate::{
     api::{LeaderGroup, Sighting},
     election::Phase,
-    health::{ProbeEvent, ProbeOutcome, ProbeStep, Prober},
+    health::{MachineNetwork, ProbeEvent, ProbeOutcome, ProbeStep, Prober},
     operator::{
         CALL_TIMEOUT, PROBES, QUEUE, STUCK,
         controller::{Controller, Health, Parts},
-        executor::Context,
+        executor::{Context, hook_places::HookPlaces},
         index::{Event, lock_view::LockNews},
         lock::{claim::LARGEST_CLAIM, keys::KeyRule},
         message::Message,
@@ -85,6 +85,9 @@ impl Stage {
                 store: store.expect("the URL is one"),
                 metrics,
                 messages,
+                pods: Arc::new(MachineNetwork),
+                hook_places: HookPlaces::new(),
+                leave_place: Arc::new(|| {}),
             },
             health: Health {
                 liveness: Liveness::new(STUCK),
