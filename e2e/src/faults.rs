@@ -281,7 +281,7 @@ impl Cluster {
     }
 
     /// Kills the program that a pod runs with SIGKILL: the process that its agent has started, or without an agent all
-    /// processes. Returns when it has ended.
+    /// processes. Returns when it was killed; by the end of this call it has ended.
     pub fn kill_program(&self, uid: &str) -> Result<Instant> {
         let containers = self.machines.cgroups.containers(uid)?;
         let all: Vec<Pid> = containers.iter().flat_map(|group| cgroup::processes(group)).collect();
@@ -291,10 +291,11 @@ impl Cluster {
             program = all;
         }
         ensure!(!program.is_empty(), "the fault cannot take place: the pod {uid} has no running container");
+        // What follows from it may be there before this process goes on.
+        let moment = Instant::now();
         for pid in &program {
             kill_process(*pid, Signal::KILL).with_context(|| format!("killing {pid:?} of the pod {uid}"))?;
         }
-        let moment = Instant::now();
         took_effect(|| {
             let left: Vec<&Pid> = program.iter().filter(|pid| !has_ended(**pid)).collect();
             (!left.is_empty()).then(|| format!("of the pod {uid} these processes live: {left:?}"))
