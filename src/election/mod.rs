@@ -25,7 +25,7 @@
 //! | `Reading` | the row and the declaration | `Read` → `Stable`, `Resuming`, `Regaining`, `Granting`, `BackingOff`, `Observing`, `Retiring` |
 //! | `BackingOff` | time to pass after a failure | `Turn` → `Reading`, `Retiring` |
 //! | `Resuming` | evidence about the holder of an unfinished term | `Turn` → `Confirming`, `Stripping`, `Fencing`, `Declaring`, `Granting`, `Trying`, `Verifying`, `Retiring` |
-//! | `Regaining` | a read of the declared holder, as the row has lost commits | `Verified` → `Granting`, `Stable` |
+//! | `Regaining` | a read of the declared holder, as the row has lost commits | `Verified` → `Granting`, `Stable`, `BackingOff` |
 //! | `Stable` | a reason to do something | `Turn` → `Granting`, `Trying`, `Stopping`, `Verifying`, `Relabelling`, `Repairing`, `Reading`, `Retiring` |
 //! | `Verifying` | a read of the holder, to confirm that it has failed | `Verified` → `Granting`, `Trying`, `Vacating`, `Stable`, `Resuming`, `BackingOff` |
 //! | `Relabelling` | a read of the holder, which has lost its label | `Verified` → `Granting`, `Trying`, `Stable`, `BackingOff` |

@@ -92,6 +92,21 @@ impl Group {
         }
     }
 
+    /// Handles the quorum read of the declared holder. If it is a pod of the group, and the watch does not show it, the
+    /// watch is behind, and may show the label of a pod that has lost it.
+    pub(super) fn regained_as_read(
+        &mut self,
+        against: Option<Reason>,
+        now: Duration,
+        effects: &mut Effects,
+    ) -> Phase {
+        let declared = self.known.declared.holder.as_ref();
+        if against.is_none() && declared.is_some_and(|holder| self.member(&holder.uid).is_none()) {
+            return self.back_off(now);
+        }
+        self.regained(now, effects)
+    }
+
     /// Continues when the label of the declared holder is known. If the declared term was not carried out, the pod of
     /// the previous term may still be active. It is preferred if there is fresh evidence for it, because then no
     /// label has to change.

@@ -244,6 +244,26 @@ fn after_lost_commits_an_active_pod_that_the_watch_has_not_shown_keeps_the_role(
     assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), Reason::FirstHolder));
 }
 
+/// The watch is from before the declared holder was created, and still shows the label of the pod that it replaced.
+#[test]
+fn after_lost_commits_a_watch_that_is_behind_makes_no_former_holder_active_again() {
+    let mut behind = settled();
+    behind.members.retain(|member| member.pod != pod("b"));
+    let replaced = World { declared: declaration(6, Some("b"), &["a"]), ..behind };
+    let mut case = Case::new(replaced, row(4, Some("c"), true));
+    assert_eq!(case.effect(), Effect::Verify(pod("b")));
+    case.answer(Outcome::Verified(None));
+    assert!(case.asked.is_empty(), "{:?}", case.asked);
+    let mut shown = World { declared: declaration(6, Some("b"), &["a"]), ..settled() };
+    (shown.members[0].role, shown.members[1].role) = (Role::Standby, Role::Active);
+    case.world(shown.clone());
+    case.now = case.group.wake().expect("it is looked again");
+    case.step(Event::Tick);
+    assert_eq!(case.effect(), Effect::Read);
+    case.answer(Outcome::Read { row: Some(row(4, Some("c"), true)), declared: Some(shown.declared) });
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), Reason::LostCommits));
+}
+
 /// Somebody removed its label before the database lost commits.
 #[test]
 fn after_lost_commits_the_declared_holder_keeps_the_role_without_its_label_if_it_works() {
