@@ -607,8 +607,8 @@ fn i1_a_late_write_of_an_address_family_lists_what_another_one_lists_or_did_befo
 
 /// A write of this slice was not answered until then.
 fn unanswered(slice: &str, until: Moment) -> Unanswered {
-    let slice = ObjectId { kind: Kind::EndpointSlice, namespace: "ns".into(), name: slice.into() };
-    Unanswered { slice, from: Moment::default(), until }
+    let object = ObjectId { kind: Kind::EndpointSlice, namespace: "ns".into(), name: slice.into() };
+    Unanswered { object, from: Moment::default(), until }
 }
 
 #[test]
