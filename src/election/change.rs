@@ -9,6 +9,7 @@ use super::{
     group::Group,
     phase::{Attempt, Change, Phase},
     request::MOVE_PAUSE,
+    resume::REGAIN_INTERVAL,
     step::Effects,
 };
 use crate::api::{Declaration, LARGEST_TOKEN, PodAt, PodRef, Reason};
@@ -82,6 +83,9 @@ impl Group {
                 (self.pacing.moves, self.delays.preferred) = (now + MOVE_PAUSE, None);
             }
             _ => {}
+        }
+        if self.known.is_behind() {
+            self.pacing.regains = now + REGAIN_INTERVAL;
         }
         let confirmed = self.known.is_confirmed();
         let fresh = self.cannot_be_active(&change.holder, confirmed);

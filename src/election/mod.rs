@@ -26,7 +26,7 @@
 //! | `BackingOff` | time to pass after a failure | `Turn` → `Reading`, `Retiring` |
 //! | `Resuming` | evidence about the holder of an unfinished term | `Turn` → `Confirming`, `Stripping`, `Fencing`, `Declaring`, `Granting`, `Trying`, `Verifying`, `Retiring` |
 //! | `Regaining` | a read of the declared holder, as the row has lost commits | `Verified` → `Granting`, `Stable`, `BackingOff` |
-//! | `Stable` | a reason to do something | `Turn` → `Granting`, `Trying`, `Stopping`, `Verifying`, `Relabelling`, `Repairing`, `Reading`, `BackingOff`, `Retiring` |
+//! | `Stable` | a reason to do something | `Turn` → `Granting`, `Trying`, `Stopping`, `Verifying`, `Relabelling`, `Repairing`, `Reading`, `Retiring` |
 //! | `Verifying` | a read of the holder, to confirm that it has failed | `Verified` → `Granting`, `Trying`, `Vacating`, `Stable`, `Resuming`, `BackingOff` |
 //! | `Relabelling` | a read of the holder, which has lost its label | `Verified` → `Granting`, `Trying`, `Stable`, `BackingOff` |
 //! | `Trying` | a dry run of step 4 | `Accepted` → `Granting`, `Stable`, `Resuming`; `Refused` → `Granting`, `Stable`, `Resuming`, `BackingOff`; `HolderRefused` → `Stable`; `Failed`, `Unknown`, `Outdated` → `Granting`, `Stable`, `BackingOff` |

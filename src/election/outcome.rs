@@ -36,7 +36,7 @@ impl Group {
     fn follow(&mut self, phase: Phase, outcome: Outcome, now: Duration, effects: &mut Effects) -> Phase {
         match (phase, outcome) {
             (Phase::Reading, Outcome::Read { row, declared }) => self.take_stock(row, declared, now, effects),
-            (Phase::Regaining, Outcome::Verified(_)) => self.regained(now, effects),
+            (Phase::Regaining, Outcome::Verified(against)) => self.regained_as_read(against, now, effects),
             (Phase::Verifying { holder, reason, certain }, Outcome::Verified(against)) => {
                 self.verified(&holder, reason, certain, against, now, effects)
             }

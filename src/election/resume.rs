@@ -14,9 +14,9 @@ use super::{
 };
 use crate::api::{Declaration, PodRef, Reason, Role, Verdict};
 
-/// The least time between two larger tokens for a group whose row is behind. If replicas use two databases at once,
-/// these would outbid each other endlessly.
-const REGAIN_INTERVAL: Duration = Duration::from_secs(5);
+/// The least time between two larger tokens for a group whose row is behind, whichever pod they are granted to. If
+/// replicas use two databases at once, these would outbid each other endlessly.
+pub(super) const REGAIN_INTERVAL: Duration = Duration::from_secs(5);
 /// How long an unfinished term waits for evidence about its holder before another pod is chosen.
 const RESUME_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -79,6 +79,10 @@ impl Group {
         if self.world.deleting {
             return Phase::Stable;
         }
+        if now < self.pacing.regains {
+            self.wake_at(self.pacing.regains);
+            return Phase::BackingOff { until: self.pacing.regains };
+        }
         match self.known.declared.holder.clone() {
             // The watch may not have shown its label yet, and a pod that is not the holder would lose the label.
             Some(holder) if !self.declared_holder_is_labelled() => {
@@ -86,6 +90,21 @@ impl Group {
             }
             _ => self.regained(now, effects),
         }
+    }
+
+    /// Handles the quorum read of the declared holder. If it is a pod of the group, and the watch does not show it, the
+    /// watch is behind, and may show the label of a pod that has lost it.
+    pub(super) fn regained_as_read(
+        &mut self,
+        against: Option<Reason>,
+        now: Duration,
+        effects: &mut Effects,
+    ) -> Phase {
+        let declared = self.known.declared.holder.as_ref();
+        if against.is_none() && declared.is_some_and(|holder| self.member(&holder.uid).is_none()) {
+            return self.back_off(now);
+        }
+        self.regained(now, effects)
     }
 
     /// Continues when the label of the declared holder is known. If the declared term was not carried out, the pod of
@@ -101,19 +120,13 @@ impl Group {
         }
     }
 
-    /// The holder that keeps its role gets a term of its own. Two replicas that use different databases would outbid
-    /// each other endlessly without a pause.
+    /// The holder that keeps its role gets a term of its own.
     pub(super) fn keep_after_lost_commits(
         &mut self,
         holder: PodRef,
         now: Duration,
         effects: &mut Effects,
     ) -> Phase {
-        if now < self.pacing.regains {
-            self.wake_at(self.pacing.regains);
-            return Phase::BackingOff { until: self.pacing.regains };
-        }
-        self.pacing.regains = now + REGAIN_INTERVAL;
         let from = Some(holder.clone());
         self.begin(Change { holder, reason: Reason::LostCommits, from, began: now }, effects)
     }

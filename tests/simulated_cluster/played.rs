@@ -29,8 +29,8 @@ const BEFORE: Duration = Duration::from_secs(72);
 const SETTLED: Duration = Duration::from_mins(1).saturating_add(NEW_GROUP);
 /// For how long after that the operator must write nothing.
 const QUIET: Duration = Duration::from_mins(1);
-/// In at least so many terms programs under agents run. Otherwise the run shows nothing of them.
-const TERMS: usize = 4;
+/// In at least so many terms programs under agents run: one follows another. Otherwise the run shows nothing of them.
+const TERMS: usize = 2;
 
 /// What a run shows in which nothing is wrong.
 pub struct Passed {

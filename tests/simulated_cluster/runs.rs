@@ -84,6 +84,8 @@ fn a_program_that_has_started_is_not_taken_for_late_by_those_who_could_not_hear_
 
 /// From so many runs on, each kind of fault must have taken effect.
 const ENOUGH: u64 = 5;
+/// In so many terms programs under agents run on average, from so many runs on.
+const TERMS: usize = 4;
 /// How often a run that failed is played again, with fewer faults.
 const REPLAYS: usize = 60;
 
@@ -120,7 +122,7 @@ fn random_faults() {
     let runs = number("LEADERGROUP_CLUSTER_SEEDS", ENOUGH);
     let replays = number("LEADERGROUP_CLUSTER_REPLAYS", REPLAYS);
     let chosen = chosen();
-    let (mut seen, mut timely) = (BTreeSet::new(), BTreeSet::new());
+    let (mut seen, mut timely, mut terms) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
     for seed in first..first + runs {
         let played = play(seed, chosen.as_ref());
         let Passed { effects, due, promotions, programs, revisions, per_second } =
@@ -132,9 +134,15 @@ fn random_faults() {
         );
         seen.extend(effects.into_keys());
         timely.extend(due);
+        terms.push(programs);
     }
     let untried: Vec<_> = Failure::ALL.into_iter().filter(|failure| !timely.contains(failure)).collect();
     assert!(runs < ENOUGH || untried.is_empty(), "no pod that failed so had a deadline: {untried:?}");
+    let enough = terms.iter().sum::<usize>() >= TERMS * terms.len();
+    assert!(
+        runs < ENOUGH || chosen.is_some() || enough,
+        "programs under agents ran in so few terms: {terms:?}"
+    );
     let without: Vec<_> = faults::kinds().filter(|kind| !seen.contains(kind)).collect();
     assert!(runs < ENOUGH || without.is_empty(), "no fault of these kinds took effect: {without:?}");
 }

@@ -63,6 +63,8 @@ struct Replaced {
     /// When the next term was declared; or when the operator took the label off it, if that came before: a change that
     /// was begun may be declared late.
     at: Moment,
+    /// When the declaration may have been sent. The test may let it take effect much later.
+    sent: Moment,
     /// The lock's ttl.
     ttl: Duration,
     against: Vec<Report>,
@@ -84,7 +86,7 @@ pub(super) fn check(history: &History, out: &mut Checked) {
     for change in &history.changes {
         match &change.state {
             Some(Object::Pod(pod)) => pass.pod(change, pod),
-            Some(Object::Group(group)) => pass.group(change, group, history.baseline),
+            Some(Object::Group(group)) => pass.group(change, group, history),
             None if change.id.kind == Kind::Pod => pass.gone(change),
             _ => {}
         }
@@ -134,7 +136,7 @@ impl Replaced {
     /// Whether something that ended at `until`, and was noticed `unnoticed` later at the latest, may be why the pod
     /// lost the lock.
     fn is_in_time(&self, until: Option<Moment>, unnoticed: Duration) -> bool {
-        until.is_none_or(|until| self.at <= until.plus(unnoticed + ACTS))
+        until.is_none_or(|until| self.sent <= until.plus(unnoticed + ACTS))
     }
 
     /// Whether a fault of the test explains a change for this reason.
@@ -216,7 +218,7 @@ impl Pass {
         }
     }
 
-    fn group(&mut self, change: &Change, group: &GroupView, baseline: i64) {
+    fn group(&mut self, change: &Change, group: &GroupView, history: &History) {
         for (token, reason) in &group.reasons {
             self.reasons.insert((group.uid.clone(), *token), reason.clone());
         }
@@ -228,15 +230,18 @@ impl Pass {
         let was_active = pod.filter(|pod| pod.term == Some((group.uid.clone(), before.token)));
         if let Some(pod) = was_active
             && next.holder.as_ref() != Some(&former)
-            && change.revision > baseline
+            && change.revision > history.baseline
         {
+            let at = pod.stripped.unwrap_or(change.seen);
+            let sent = history.pending(&change.id, change.seen).map(|it| it.from).min();
             self.replaced.push(Replaced {
                 group: group.uid.clone(),
                 object: change.id.to_string(),
                 revision: change.revision,
                 token: next.token,
                 former,
-                at: pod.stripped.unwrap_or(change.seen),
+                at,
+                sent: sent.map_or(at, |sent| sent.min(at)),
                 ttl: group.ttl,
                 against: pod.against.clone(),
             });

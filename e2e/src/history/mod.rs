@@ -122,18 +122,19 @@ pub struct History {
     pub faults: Option<Vec<Fault>>,
     /// How soon the test expects which pods to be replaced.
     pub deadlines: Vec<Deadline>,
-    /// The writes of slices that the test left without an answer.
+    /// The writes of slices, and of declarations, that the test left without an answer.
     pub unanswered: Vec<Unanswered>,
 }
 
-/// A write of a slice without an answer: the operator waits for it before it writes the slice again.
+/// A write of a slice without an answer: the operator waits for it before it writes the slice again. Or the write of a
+/// declaration that the test let take effect late.
 #[derive(Clone, Debug)]
 pub struct Unanswered {
-    /// The slice.
-    pub slice: ObjectId,
+    /// The slice, or the group.
+    pub object: ObjectId,
     /// Not later than the write.
     pub from: Moment,
-    /// Not earlier than the operator gives it up, and has written the slice again.
+    /// Not earlier than the operator gives it up, and has written the slice again; or than the declaration took effect.
     pub until: Moment,
 }
 
@@ -178,8 +179,14 @@ impl History {
 
     /// Whether a write of this slice may be waiting for its answer at this time.
     fn is_unanswered(&self, (namespace, name): &(String, String), at: Moment) -> bool {
-        let is_of = |slice: &ObjectId| (&slice.namespace, &slice.name) == (namespace, name);
-        self.unanswered.iter().any(|it| is_of(&it.slice) && (it.from..=it.until).contains(&at))
+        let slice = ObjectId { kind: Kind::EndpointSlice, namespace: namespace.clone(), name: name.clone() };
+        self.pending(&slice, at).next().is_some()
+    }
+
+    /// The writes of this object that had no answer at this time.
+    fn pending(&self, object: &ObjectId, at: Moment) -> impl Iterator<Item = &Unanswered> {
+        let unanswered = self.unanswered.iter();
+        unanswered.filter(move |it| it.object == *object && (it.from..=it.until).contains(&at))
     }
 
     fn clone_without_changes(&self) -> Self {

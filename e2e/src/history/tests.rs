@@ -426,6 +426,43 @@ fn a_slice_that_the_operator_writes_does_not_go_on_listing_a_pod_that_was_once_a
     }
 }
 
+/// Its conditions are written again, after changes that were begun and do not complete.
+#[test]
+fn a_slice_lists_a_pod_that_stays_active_under_its_former_stamp_until_the_change_is_complete() {
+    let tape = |declared: &[(i64, &str)], stamped: &[i64]| {
+        let mut tape = Tape::new();
+        tape.group(0, None);
+        tape.managed_service();
+        tape.change_holder(1, None, "a");
+        tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+        tape.managed_slice(1, &["a"]);
+        for (token, holder) in declared {
+            tape.grant(*token, holder);
+            tape.group(*token, Some(holder));
+            if stamped.contains(token) {
+                tape.pod("a", Some("active"), Some(&format!("g/{token}")));
+            }
+        }
+        tape
+    };
+    let violated = |mut tape: Tape| {
+        pass(&mut tape, 16);
+        tape.managed_slice(1, &["a"]);
+        tape.violated()
+    };
+    let late = [Invariant::NoLateWrites];
+    assert_eq!(violated(tape(&[(2, "a"), (3, "a")], &[2])), []);
+    assert_eq!(violated(tape(&[(2, "a"), (3, "a"), (4, "a")], &[2, 3])), [], "after several of them");
+    assert_eq!(violated(tape(&[(2, "a"), (3, "a")], &[2, 3])), late, "it is complete");
+    assert_eq!(violated(tape(&[(2, "a"), (3, "b")], &[2])), late, "another pod follows");
+    let mut again = tape(&[(2, "a")], &[]);
+    again.pod("a", Some("standby"), Some("g/2"));
+    again.pod("a", Some("active"), Some("g/2"));
+    again.grant(3, "a");
+    again.group(3, Some("a"));
+    assert_eq!(violated(again), late, "it was not active in between");
+}
+
 #[test]
 fn i1_an_address_family_is_behind_by_one_change_at_most() {
     let tape = || {
@@ -570,8 +607,8 @@ fn i1_a_late_write_of_an_address_family_lists_what_another_one_lists_or_did_befo
 
 /// A write of this slice was not answered until then.
 fn unanswered(slice: &str, until: Moment) -> Unanswered {
-    let slice = ObjectId { kind: Kind::EndpointSlice, namespace: "ns".into(), name: slice.into() };
-    Unanswered { slice, from: Moment::default(), until }
+    let object = ObjectId { kind: Kind::EndpointSlice, namespace: "ns".into(), name: slice.into() };
+    Unanswered { object, from: Moment::default(), until }
 }
 
 #[test]

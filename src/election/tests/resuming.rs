@@ -183,6 +183,52 @@ fn a_group_whose_row_is_repeatedly_behind_waits_in_between() {
     assert_eq!((grant.holder, grant.reason, grant.floor), (pod("a"), Reason::LostCommits, 7));
 }
 
+/// The same, where each of them does not hear the holder of the other: the paths between nodes are cut.
+#[test]
+fn a_group_whose_row_is_repeatedly_behind_waits_in_between_also_before_it_replaces_the_holder() {
+    // The watch has not shown the label of a yet.
+    let under = |token| {
+        let mut world = settled();
+        world.declared = declaration(token, Some("a"), &["b"]);
+        world.members.iter_mut().for_each(|member| member.stamp = Some(token));
+        (world.members[0].role, world.members[0].verdict) = (Role::Standby, Verdict::Silent);
+        world
+    };
+    let begun = |case: &mut Case, token: i64| {
+        let grant = loop {
+            match case.effect() {
+                Effect::Grant(grant) => break grant,
+                Effect::Verify(_) => case.answer(Outcome::Verified(None)),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!((grant.holder, grant.floor), (pod("b"), token));
+    };
+    let mut case = Case::new(under(6), row(5, Some("b"), true));
+    begun(&mut case, 6);
+    for outcome in [Outcome::Granted { token: 7 }, Outcome::Declared, Outcome::Stripped, Outcome::Promoted] {
+        case.answer(outcome);
+    }
+    let mut done = under(7);
+    done.declared = case.group.declared().clone();
+    done.members[1].role = Role::Active;
+    case.meanwhile(done);
+    case.answer(Outcome::Confirmed);
+    // The other one makes a active again.
+    let outbid = under(8);
+    case.world(outbid.clone());
+    assert_eq!(case.effect(), Effect::Read);
+    let (row, declared) = (Some(row(7, Some("b"), true)), Some(outbid.declared.clone()));
+    case.answer(Outcome::Read { row: row.clone(), declared: declared.clone() });
+    assert!(case.asked.is_empty(), "{:?}", case.asked);
+    assert_eq!(case.group.wake(), Some(NOW + Duration::from_secs(5)));
+    case.now = NOW + Duration::from_secs(5);
+    case.step(Event::Tick);
+    assert_eq!(case.effect(), Effect::Read);
+    case.answer(Outcome::Read { row, declared });
+    begun(&mut case, 8);
+}
+
 #[test]
 fn after_lost_commits_an_active_pod_that_the_watch_has_not_shown_keeps_the_role() {
     let mut unseen = settled();
@@ -196,6 +242,26 @@ fn after_lost_commits_an_active_pod_that_the_watch_has_not_shown_keeps_the_role(
     let mut case = Case::new(unseen, Row::default());
     case.answer(Outcome::Verified(Some(Reason::PodDeleted)));
     assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), Reason::FirstHolder));
+}
+
+/// The watch is from before the declared holder was created, and still shows the label of the pod that it replaced.
+#[test]
+fn after_lost_commits_a_watch_that_is_behind_makes_no_former_holder_active_again() {
+    let mut behind = settled();
+    behind.members.retain(|member| member.pod != pod("b"));
+    let replaced = World { declared: declaration(6, Some("b"), &["a"]), ..behind };
+    let mut case = Case::new(replaced, row(4, Some("c"), true));
+    assert_eq!(case.effect(), Effect::Verify(pod("b")));
+    case.answer(Outcome::Verified(None));
+    assert!(case.asked.is_empty(), "{:?}", case.asked);
+    let mut shown = World { declared: declaration(6, Some("b"), &["a"]), ..settled() };
+    (shown.members[0].role, shown.members[1].role) = (Role::Standby, Role::Active);
+    case.world(shown.clone());
+    case.now = case.group.wake().expect("it is looked again");
+    case.step(Event::Tick);
+    assert_eq!(case.effect(), Effect::Read);
+    case.answer(Outcome::Read { row: Some(row(4, Some("c"), true)), declared: Some(shown.declared) });
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), Reason::LostCommits));
 }
 
 /// Somebody removed its label before the database lost commits.

@@ -31,6 +31,8 @@ pub(in crate::operator) struct Record {
     /// How the lock's row names the group: cluster, namespace, name and UID.
     pub(in crate::operator) tag: String,
     pub(in crate::operator) object: LeaderGroup,
+    /// The request for a switchover that the status answered last, in this version or an earlier one.
+    answered: Option<String>,
 }
 
 impl Record {
@@ -50,6 +52,7 @@ impl Record {
             key: key.ok()?,
             name,
             reference,
+            answered: answered(&object),
             object,
         })
     }
@@ -62,6 +65,7 @@ impl Record {
             reference: GroupRef::of(&object).unwrap_or_else(|| self.reference.clone()),
             key: self.key.clone(),
             tag: self.tag.clone(),
+            answered: answered(&object).or_else(|| self.answered.clone()),
             object,
         }
     }
@@ -75,15 +79,14 @@ impl Record {
         self.status().map(|status| status.declaration.clone()).unwrap_or_default()
     }
 
-    /// The switchover that its annotations request, unless the status says what became of it. The declaration names
-    /// the last request, too, but somebody may have removed it.
+    /// The switchover that its annotations request, unless the status says what became of it, or did so before. The
+    /// declaration names the last request that was carried out, too, but somebody may have removed it, or all of the
+    /// status.
     pub(in crate::operator) fn requested_switchover(&self) -> Option<SwitchoverRequest> {
         let annotation = |name| self.object.annotations().get(name).filter(|value| !value.is_empty());
         let id: String = annotation(SWITCHOVER_ANNOTATION)?.chars().take(LONGEST_REQUEST).collect();
-        let last = self.status().and_then(|status| status.switchover.as_ref());
-        let answered = last.is_some_and(|last| last.request == id);
         let to = annotation(SWITCHOVER_TO_ANNOTATION).cloned();
-        (!answered).then_some(SwitchoverRequest { id, to })
+        (self.answered.as_ref() != Some(&id)).then_some(SwitchoverRequest { id, to })
     }
 
     /// Whether the operator's finalizer is on it.
@@ -94,6 +97,11 @@ impl Record {
     pub(in crate::operator) fn is_deleting(&self) -> bool {
         self.object.metadata.deletion_timestamp.is_some()
     }
+}
+
+/// The request for a switchover that the status of this object answers.
+fn answered(object: &LeaderGroup) -> Option<String> {
+    object.status.as_ref()?.switchover.as_ref().map(|last| last.request.clone())
 }
 
 /// How a lock's row names a group.
@@ -150,6 +158,36 @@ mod tests {
             assert!(requested("one").is_none(), "{result:?}");
             assert!(requested("an earlier one").is_some_and(|request| request.id == "one"));
         }
+    }
+
+    /// Only the status says that a request was refused, and somebody may remove all of it.
+    #[test]
+    fn a_request_that_was_answered_is_not_carried_out_when_somebody_removes_the_status() {
+        let object = |request: &str, answered: Option<&str>| -> LeaderGroup {
+            let switchover = answered.map(|request| SwitchoverStatus {
+                request: request.to_owned(),
+                result: SwitchoverResult::Refused,
+                message: String::new(),
+            });
+            let object: LeaderGroup = serde_json::from_value(serde_json::json!({
+                "metadata": { "namespace": "shop", "name": "web", "uid": "u1",
+                              "annotations": { SWITCHOVER_ANNOTATION: request } },
+                "spec": { "selector": {} },
+            }))
+            .expect("a group");
+            let status =
+                switchover.map(|it| LeaderGroupStatus { switchover: Some(it), ..Default::default() });
+            LeaderGroup { status, ..object }
+        };
+        let name = GroupName { namespace: "shop".into(), name: "web".into() };
+        let asked = Record::first(object("one", None), name, "c1").expect("a record");
+        assert!(asked.requested_switchover().is_some());
+        let refused = asked.newer(object("one", Some("one")));
+        assert!(refused.requested_switchover().is_none());
+        let removed = refused.newer(object("one", None)).newer(object("one", None));
+        assert!(removed.requested_switchover().is_none(), "it was answered");
+        let next = removed.newer(object("two", None)).requested_switchover();
+        assert!(next.is_some_and(|request| request.id == "two"), "another one was not");
     }
 
     #[test]

@@ -75,7 +75,8 @@ pub enum Undo {
         second: String,
         kind: &'static str,
     },
-    Hooks,
+    /// The webhooks that stand in the way of changes of this pod.
+    Hooks(String),
     Endpoints(services::Disturbed),
 }
 
@@ -125,6 +126,10 @@ impl Undo {
             }
             Self::Cordon(node) => (run.cluster.on_node(node), &["NodeCordoned"]),
             Self::Requested(group) => (run.cluster.of_group(group), &["Switchover"]),
+            // It has lost its label, and cannot get it back.
+            Self::Hooks(pod) => {
+                (run.cluster.uid(pod).map(str::to_owned).into_iter().collect(), &["LabelLost"])
+            }
             _ => (Vec::new(), &[]),
         }
     }
@@ -200,7 +205,7 @@ fn end(run: &mut Simulation, what: Undo) {
         Undo::AgentsOff(group) | Undo::Lease(group) => {
             run.cluster.set_agents_back(&group);
         }
-        Undo::Hooks => run.api.hooks().clear(),
+        Undo::Hooks(_) => run.api.hooks().clear(),
         Undo::Endpoints(disturbed) => disturbed.undo(run),
         Undo::Writable(database) => database.set_read_only(false),
         what => end_and_look(run, what),

@@ -24,8 +24,9 @@ fn hook(run: &mut Simulation, kind: &'static str, verdict: fn() -> Verdict) -> B
     let Some(pod) = run.any_pod() else { return Begun::Nothing };
     run.cluster.remove_role(&pod);
     let effects = run.effects.clone();
+    let barred = pod.clone();
     let review = move |review: &Review<'_>| {
-        let concerned = review.request.kind == Kind::Pod && review.request.name == pod;
+        let concerned = review.request.kind == Kind::Pod && review.request.name == barred;
         if !concerned || !review.verb.writes() {
             return Verdict::Allow;
         }
@@ -33,5 +34,5 @@ fn hook(run: &mut Simulation, kind: &'static str, verdict: fn() -> Verdict) -> B
         verdict()
     };
     run.api.hooks().push(Hook::webhook("check.example.com", review));
-    Begun::Waits(Undo::Hooks)
+    Begun::Waits(Undo::Hooks(pod))
 }

@@ -246,12 +246,19 @@ impl Simulation {
         let unanswered = self.ways.unanswered().into_iter().map(|(slice, at)| {
             let from = recorded::moment(at.duration_since(self.start));
             let Key { namespace, name } = slice;
-            let slice = ObjectId { kind: history::Kind::EndpointSlice, namespace, name };
-            Unanswered { slice, from, until: from.plus(LONGEST_WRITE) }
+            let object = ObjectId { kind: history::Kind::EndpointSlice, namespace, name };
+            Unanswered { object, from, until: from.plus(LONGEST_WRITE) }
         });
+        let late = self.ways.late_declarations().into_iter().map(|(group, at, by)| {
+            let from = recorded::moment(at.duration_since(self.start));
+            let Key { namespace, name } = group;
+            let object = ObjectId { kind: history::Kind::LeaderGroup, namespace, name };
+            Unanswered { object, from, until: from.plus(by + 2 * TURN) }
+        });
+        let unanswered = unanswered.chain(late).collect();
         let (faults, deadlines) = (Some(self.faults.clone()), self.deadlines.clone());
         let grants_apart = self.grants_apart.clone();
-        History { faults, deadlines, grants_apart, unanswered: unanswered.collect(), ..history }
+        History { faults, deadlines, grants_apart, unanswered, ..history }
     }
 
     /// The groups, the pods and the tables of the database as they are, for the report of a failure.

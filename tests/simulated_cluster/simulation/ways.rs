@@ -28,6 +28,8 @@ struct State {
     slices: Option<&'static str>,
     /// When writes of which slices were left without an answer.
     unanswered: Vec<(Key, Instant)>,
+    /// When declarations of which groups were sent that take effect late, and how late.
+    late: Vec<(Key, Instant, Duration)>,
     effects: Effects,
 }
 
@@ -94,6 +96,19 @@ impl Ways {
         self.0.lock().unanswered.clone()
     }
 
+    /// When declarations of which groups were sent that take effect late, and how late.
+    pub fn late_declarations(&self) -> Vec<(Key, Instant, Duration)> {
+        self.0.lock().late.clone()
+    }
+
+    /// This request takes effect so late.
+    fn note_late(&self, request: &RequestInfo, by: Duration) {
+        if request.kind == Kind::LeaderGroup && request.is_status && request.client.ends_with("/changes") {
+            let group = Key::new(&request.namespace, &request.name);
+            self.0.lock().late.push((group, Instant::now(), by));
+        }
+    }
+
     /// This request is left without an answer, perhaps for long.
     pub fn note_unanswered(&self, request: &RequestInfo) {
         if request.kind == Kind::EndpointSlice && request.verb.writes() {
@@ -140,6 +155,7 @@ pub fn fates(mut random: Random, ways: Ways) -> impl FnMut(&RequestInfo) -> Fate
             let Some(failure) = FAILURES.get(random.below(FAILURES.len() + 1)) else {
                 ways.note_unanswered(request);
                 let before = millis(&mut random, LATEST);
+                ways.note_late(request, before);
                 return Fate { before, dropped: Dropped::CarriedOut, ..Fate::default() };
             };
             outcome = failure.clone();

@@ -224,6 +224,32 @@ fn i5_a_pod_that_the_operator_stripped_in_time_has_lost_the_lock_then() {
     }
 }
 
+/// The declaration was sent during the fault, and the test let it take effect long after it.
+#[test]
+fn i5_a_declaration_that_the_test_delayed_was_made_when_it_was_sent() {
+    let violated = |group: &str, after: u64| {
+        let mut tape = first();
+        let until = u64::try_from(tape.history.complete_to).expect("it grows");
+        tape.history.faults = Some(vec![fault("a", PROBED, 1, Some(until))]);
+        tape.history.complete_to += 600;
+        tape.grant(2, "b");
+        tape.group(2, Some("b"));
+        let seen = tape.history.changes.last().expect("it was added").seen;
+        tape.pod_in("a", "standby", "g/2", &json!({}));
+        tape.slice("web-1", "IPv4", &[]);
+        tape.pod_in("b", "active", "g/2", &json!({}));
+        tape.explained(2, "b", "Silent");
+        let object = ObjectId { kind: Kind::LeaderGroup, namespace: "ns".into(), name: group.into() };
+        let from = Moment::default().plus(Duration::from_secs(until + after));
+        tape.history.unanswered = vec![Unanswered { object, from, until: seen }];
+        tape.violated()
+    };
+    let late = [Invariant::Evidence];
+    assert_eq!(violated("web", 1), []);
+    assert_eq!(violated("web", 300), late, "it was sent long after the fault");
+    assert_eq!(violated("another", 1), late, "it is another group's");
+}
+
 #[test]
 fn i5_a_fault_that_was_undone_long_ago() {
     let undone = |from, until| vec![fault("a", PROBED, from, Some(until))];
