@@ -1,8 +1,8 @@
 //! The `EndpointSlices` that the operator writes: at most one endpoint each, always a pod that is active under the
 //! token of the slice's stamp, or was until a change that may still be under way, and stamps that only grow.
 //!
-//! A pod that stays active is stamped again by each change. Its slice gets the stamp of the last one, when that change is
-//! complete: it waits for the lease of a former program, and may be one of several that were begun. Until then the
+//! A pod that stays active is stamped again by each change. Its slice gets the stamp of the last one, when that change
+//! is complete: it waits for the lease of a former program, and may be one of several that were begun. Until then the
 //! conditions of the pod may be written under the former stamp.
 
 use std::{collections::BTreeMap, time::Duration};
