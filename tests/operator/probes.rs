@@ -56,7 +56,10 @@ async fn a_probe_that_cannot_be_carried_out_is_a_condition_and_an_event_until_it
     // A probe of the group's own takes the place of the pod's. The pod has no address yet.
     let spec = json!({ "spec": { "health": { "probe": { "httpGet": { "port": 80 } } } } });
     groups.patch("web", &PatchParams::default(), &Patch::Merge(spec)).await.unwrap();
-    eventually("the other reason", async || probed().await.2.contains("web-0 cannot be probed: the pod has no address")).await;
+    eventually("the other reason", async || {
+        probed().await.2.contains("web-0 cannot be probed: the pod has no address")
+    })
+    .await;
     let address = json!({ "status": { "podIP": "198.18.0.9", "podIPs": [{ "ip": "198.18.0.9" }] } });
     pods.patch_status("web-0", &PatchParams::default(), &Patch::Merge(address)).await.unwrap();
     eventually("it can be probed", async || probed().await.0 == "True").await;

@@ -8,7 +8,7 @@ use super::GroupName;
 use crate::{
     api::{
         Declaration, FINALIZER, LeaderGroup, LeaderGroupStatus, RoutingSpec, SWITCHOVER_ANNOTATION,
-        SWITCHOVER_TO_ANNOTATION,
+        SWITCHOVER_TO_ANNOTATION, SwitchoverStatus,
     },
     election::SwitchoverRequest,
     routing::{GroupRef, Marks},
@@ -31,8 +31,8 @@ pub(in crate::operator) struct Record {
     /// How the lock's row names the group: cluster, namespace, name and UID.
     pub(in crate::operator) tag: String,
     pub(in crate::operator) object: LeaderGroup,
-    /// The request for a switchover that the status answered last, in this version or an earlier one.
-    answered: Option<String>,
+    /// What the status says of the last request for a switchover, in this version or the last one that said so.
+    answered: Option<SwitchoverStatus>,
 }
 
 impl Record {
@@ -86,7 +86,13 @@ impl Record {
         let annotation = |name| self.object.annotations().get(name).filter(|value| !value.is_empty());
         let id: String = annotation(SWITCHOVER_ANNOTATION)?.chars().take(LONGEST_REQUEST).collect();
         let to = annotation(SWITCHOVER_TO_ANNOTATION).cloned();
-        (self.answered.as_ref() != Some(&id)).then_some(SwitchoverRequest { id, to })
+        let answered = self.answered.as_ref().is_some_and(|last| last.request == id);
+        (!answered).then_some(SwitchoverRequest { id, to })
+    }
+
+    /// What the status says of the last request for a switchover, or said before somebody removed it.
+    pub(in crate::operator) fn answered_switchover(&self) -> Option<&SwitchoverStatus> {
+        self.answered.as_ref()
     }
 
     /// Whether the operator's finalizer is on it.
@@ -99,9 +105,9 @@ impl Record {
     }
 }
 
-/// The request for a switchover that the status of this object answers.
-fn answered(object: &LeaderGroup) -> Option<String> {
-    object.status.as_ref()?.switchover.as_ref().map(|last| last.request.clone())
+/// What the status of this object says of the last request for a switchover.
+fn answered(object: &LeaderGroup) -> Option<SwitchoverStatus> {
+    object.status.as_ref()?.switchover.clone()
 }
 
 /// How a lock's row names a group.
@@ -132,7 +138,7 @@ pub(in crate::operator) fn same_place(one: &str, other: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{SwitchoverResult, SwitchoverStatus};
+    use crate::api::SwitchoverResult;
 
     /// The declaration names the request that it carries out, and somebody may remove it.
     #[test]
@@ -186,6 +192,8 @@ mod tests {
         assert!(refused.requested_switchover().is_none());
         let removed = refused.newer(object("one", None)).newer(object("one", None));
         assert!(removed.requested_switchover().is_none(), "it was answered");
+        let known = removed.answered_switchover().map(|last| &last.request);
+        assert_eq!(known.map(String::as_str), Some("one"), "it is reported again");
         let next = removed.newer(object("two", None)).requested_switchover();
         assert!(next.is_some_and(|request| request.id == "two"), "another one was not");
     }

@@ -160,10 +160,11 @@ fn active(view: View<'_>, old: &LeaderGroupStatus) -> Option<ActivePod> {
     })
 }
 
-/// What became of the last request for a switchover.
+/// What became of the last request for a switchover. If somebody has removed that, it is reported again: a replica that
+/// starts later would carry the request out again.
 fn switchover(view: View<'_>, old: &LeaderGroupStatus) -> Option<SwitchoverStatus> {
     let election = view.group.election();
-    let last = old.switchover.clone();
+    let last = old.switchover.clone().or_else(|| view.group.record().answered_switchover().cloned());
     let Some(request) = view.group.record().requested_switchover() else { return last };
     let answer = |result, message| Some(SwitchoverStatus { request: request.id.clone(), result, message });
     if let Some((_, why)) = election.refused_switchover().filter(|(refused, _)| *refused == request.id) {

@@ -5,7 +5,7 @@ use leadergroup_lock::LockError;
 
 use super::*;
 use crate::{
-    api::{LeaderGroupStatus, Sighting},
+    api::{LeaderGroupStatus, SWITCHOVER_ANNOTATION, Sighting, SwitchoverResult, SwitchoverStatus},
     operator::index::{Event, lock_view::LockNews},
 };
 
@@ -65,6 +65,33 @@ fn two_owners_do_not_overwrite_each_others_reports_in_a_loop() {
     }
     assert!((4..12).contains(&reports.len()), "after so many seconds: {reports:?}");
     assert!(reports.last().is_some_and(|last| *last >= 40), "it goes on: {reports:?}");
+}
+
+/// A replica that starts later knows only what the status says.
+#[test]
+fn what_became_of_a_switchover_is_reported_again_when_somebody_removes_it() {
+    let mut stage = listed(1);
+    stage.settle();
+    let answer = SwitchoverStatus {
+        request: "one".to_owned(),
+        result: SwitchoverResult::Refused,
+        message: "it is paused".to_owned(),
+    };
+    for (version, switchover) in [(0, Some(answer.clone())), (1, None)] {
+        stage.now += s(60);
+        let mut object = stage.view(&name(0)).group.record().object.clone();
+        let annotations = object.metadata.annotations.get_or_insert_default();
+        annotations.insert(SWITCHOVER_ANNOTATION.to_owned(), "one".to_owned());
+        object.status.as_mut().expect("a status").switchover = switchover;
+        object.metadata.resource_version = Some(((1_u64 << 61) + version).to_string());
+        stage.see(Event::Group(None, watcher::Event::Apply(Sighting(Ok(object)))));
+        stage.turn();
+        if version == 0 && stage.view(&name(0)).group.report.writing {
+            stage.report(&name(0));
+        }
+    }
+    assert!(stage.view(&name(0)).group.report.writing);
+    assert_eq!(told(&stage).switchover, Some(answer));
 }
 
 /// What is not written costs nothing.
