@@ -41,6 +41,11 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         // the kill needs some seconds more, in which no replica reaches it and all groups are released.
         owner(s).await?;
         restores_a_label(s, &active).await?;
+        // A kubelet whose connection hung may come back only now. Its node was marked as not ready by then, and so were
+        // its pods.
+        s.stage.own()?.nodes_ready(STARTED).await?;
+        s.pods_ready().await?;
+        s.settled(STARTED).await?;
         let failed_over = Moment::now();
         let active = s.still_fails_over("the restarts").await?;
         // Kubernetes' controllers may wait for some seconds more before they list again. Only then do the Services
