@@ -43,10 +43,10 @@ pub struct HookSpec {
     /// to 5s.
     #[serde(default = "default_timeout")]
     pub timeout: HumanDuration,
-    /// onFailure is what happens if the request fails. Continue goes on with the change, and sends the request again
-    /// until it succeeds. Abort passes a pod over that cannot be promoted. If the former pod of a planned change cannot
-    /// be demoted, Abort makes it active again. When the former pod has failed, the change always goes on. Defaults to
-    /// Continue.
+    /// onFailure is what happens if the request fails. With Continue, the change proceeds, and the operator retries the
+    /// request until it succeeds. With Abort, a pod that cannot be promoted is passed over, and the former pod of a
+    /// planned change becomes active again if it cannot be demoted. If the former pod has failed, the change always
+    /// proceeds. Defaults to Continue.
     #[serde(default)]
     pub on_failure: OnHookFailure,
 }

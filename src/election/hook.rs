@@ -26,7 +26,7 @@ use crate::api::{OnHookFailure, PodRef, Reason, Role, Verdict};
 
 impl Group {
     /// Between steps 3 and 4: tells the pods that may have been active that they are standbys, and then the new holder
-    /// that it is active. Goes on with step 4 if there is no pod to tell.
+    /// that it is active. Proceeds to step 4 if there is no pod to tell.
     pub(super) fn tell(
         &mut self,
         role: Role,
@@ -70,7 +70,7 @@ impl Group {
     /// Notes the pods that may have been active before the declared term, or may have been told so.
     fn note_former(&mut self, holder: &str) {
         self.hooks.refresh(&self.world.members);
-        for pod in self.known.declared.strip.iter().chain(&self.known.row.pending) {
+        for pod in self.known.former() {
             if pod.uid != holder && self.world.members.iter().any(|member| member.pod == *pod) {
                 self.hooks.note_active(&pod.uid);
             }
@@ -79,9 +79,9 @@ impl Group {
 
     /// Notes the pods that are labelled active without being the holder. They lose the label now.
     pub(super) fn note_strays(&mut self, holder: &str) {
-        let strays = self.world.members.iter().filter(|member| member.role == Role::Active);
-        for member in strays.filter(|member| member.pod.uid != holder) {
-            self.hooks.note_active(&member.pod.uid);
+        let strays: Vec<_> = self.strays(holder).map(|member| member.pod.uid.clone()).collect();
+        for uid in strays {
+            self.hooks.note_active(&uid);
         }
     }
 
@@ -93,8 +93,7 @@ impl Group {
             let answers = !matches!(member.verdict, Verdict::Silent | Verdict::Ended(Reason::PodFinished));
             answers && self.hooks.may_act_as_active(&member.pod.uid)
         });
-        let former = self.known.declared.strip.iter().chain(&self.known.row.pending);
-        let unseen = former.filter(|pod| self.member(&pod.uid).is_none());
+        let unseen = self.known.former().filter(|pod| self.member(&pod.uid).is_none());
         let all = members.map(|member| &member.pod).chain(unseen).filter(|pod| pod.uid != holder);
         distinct(all.cloned().collect())
     }

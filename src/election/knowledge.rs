@@ -63,6 +63,11 @@ impl Knowledge {
             && row.is_some_and(|row| row.token == self.row.token && row.holder == self.row.holder)
     }
 
+    /// The pods that may have been active before the declared term.
+    pub(super) fn former(&self) -> impl Iterator<Item = &PodRef> {
+        self.declared.strip.iter().chain(&self.row.pending)
+    }
+
     /// The UID of the row's holder; empty if there is none.
     pub(super) fn holder_uid(&self) -> &str {
         self.row.holder.as_ref().map_or("", |pod| &pod.uid)

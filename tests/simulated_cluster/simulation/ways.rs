@@ -28,7 +28,7 @@ struct State {
     slices: Option<&'static str>,
     /// When writes of which slices were left without an answer.
     unanswered: Vec<(Key, Instant)>,
-    /// When declarations of which groups were sent that take effect late, and how late.
+    /// The declarations that take effect late: the group, when each was sent, and how much later it takes effect.
     late: Vec<(Key, Instant, Duration)>,
     effects: Effects,
 }
@@ -96,7 +96,7 @@ impl Ways {
         self.0.lock().unanswered.clone()
     }
 
-    /// When declarations of which groups were sent that take effect late, and how late.
+    /// The declarations that take effect late: the group, when each was sent, and how much later it takes effect.
     pub fn late_declarations(&self) -> Vec<(Key, Instant, Duration)> {
         self.0.lock().late.clone()
     }
