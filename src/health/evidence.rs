@@ -121,6 +121,10 @@ impl PodEvidence {
     pub fn probe_answered(&mut self, seq: u64, sent_at: Duration, outcome: ProbeOutcome) {
         let keep = needed(&self.thresholds);
         self.probes.answered(seq, sent_at, outcome, self.thresholds.retry_interval, keep);
+        // For good: a restart that is over must not count again when the pod's probe changes.
+        if self.probes.succeeded_at() > self.restarted {
+            self.restarted = None;
+        }
     }
 
     /// A probe that counted as unanswered was answered after all. This ends a silence, and proves nothing else.
@@ -263,9 +267,7 @@ impl PodEvidence {
     /// Until when a restart of the main container counts, unless a later probe succeeds before. This is limited
     /// because the pod may be probed by another replica, whose results this one does not see.
     fn restarting_until(&self) -> Option<Duration> {
-        let restarted = self.restarted?;
-        let proved = self.probes.succeeded_at().is_some_and(|sent_at| sent_at > restarted);
-        (!proved).then(|| restarted + self.thresholds.freshness())
+        self.restarted.map(|restarted| restarted + self.thresholds.freshness())
     }
 
     fn by_probes(&self, word: &KubeletWord, now: Duration) -> Verdict {

@@ -147,6 +147,9 @@ fn a_restart_counts_once_until_the_new_run_has_proved_itself() {
     // What happens to the new run later is no longer about the restart.
     probe(&mut proved, 3_000, ProbeOutcome::Refused(ProbeFailure::ConnectionRefused));
     assert_eq!(of_holder(&proved, 3_010), Verdict::Unknown);
+    // Neither is what a new probe has yet to show.
+    proved.retarget(1 << 32);
+    assert_eq!(of_holder(&proved, 3_020), Verdict::Unknown);
     // A replica that does not probe the pod sees no success, which must not count against the pod later.
     assert_eq!(evidence.next_deadline(&NodeLease::default(), ms(1_600)), Some(ms(4_000)));
     assert_eq!(of_holder(&evidence, 4_499), failing);
