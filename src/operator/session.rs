@@ -132,6 +132,7 @@ impl Keeper {
         let mut fit = self.fit.clone();
         let listen = || Box::pin(self.store.listen_among(&self.peers));
         let mut hints = listen();
+        let mut failed = false;
         let mut yielded = Yielded::None;
         loop {
             tokio::select! {
@@ -160,7 +161,14 @@ impl Keeper {
                     membership.beat_now();
                 }
                 event = events.recv() => match event {
-                    Some(SessionEvent::Beat(beat)) => self.beat(beat, std::mem::take(&mut yielded)).await,
+                    Some(SessionEvent::Beat(beat)) => {
+                        // The server may have closed the other connection, too. Nothing is sent on it, so that this
+                        // replica would miss the questions of the others until the connection is tested.
+                        if std::mem::take(&mut failed) {
+                            hints = listen();
+                        }
+                        self.beat(beat, std::mem::take(&mut yielded)).await;
+                    }
                     // The next heartbeat no longer counts them among the living.
                     Some(SessionEvent::Died(_)) => membership.beat_now(),
                     Some(SessionEvent::Lost) => {
@@ -168,9 +176,7 @@ impl Keeper {
                         self.tell(LockNews::Lost).await;
                     }
                     Some(SessionEvent::Failed(error)) => {
-                        // The server may have closed the other connection, too. Nothing is sent on it, so that this
-                        // replica would miss the questions of the others until the connection is tested.
-                        hints = listen();
+                        failed = true;
                         let schema = matches!(error, LockError::SchemaOld { .. });
                         self.down(error).await;
                         if schema {
@@ -260,12 +266,75 @@ mod tests {
     use std::collections::BTreeSet;
 
     use futures::{channel::mpsc::unbounded, stream};
-    use leadergroup_lock::Key;
+    use leadergroup_lock::{
+        Key,
+        memory::{Call, Fate, MemoryDatabase},
+    };
+    use parking_lot::Mutex;
 
     use super::*;
 
     fn key(index: usize) -> Key {
         Key::new(format!("c1/shop/g{index}")).expect("a key")
+    }
+
+    /// A standby that the URL leads to accepts connections, listens, and refuses every heartbeat.
+    #[tokio::test(start_paused = true)]
+    async fn a_read_only_database_is_tried_at_the_usual_times() {
+        let database = MemoryDatabase::new();
+        let calls: Arc<Mutex<Vec<String>>> = Arc::default();
+        let noted = Arc::clone(&calls);
+        database.set_network(move |call: &Call<'_>| {
+            noted.lock().push(call.statement.to_owned());
+            Fate::answered(Duration::from_millis(1), Duration::from_millis(1))
+        });
+        let (news, mut told) = mpsc::channel(100);
+        let (_fit, fit) = watch::channel(true);
+        let store = Store::in_memory(&database);
+        let keeper = Keeper {
+            metrics: Arc::new(metrics(&store)),
+            store,
+            cluster: "c1".to_owned(),
+            peers: peers("c1", &[]),
+            replica: "replica".to_owned(),
+            node: None,
+            ttl: Duration::from_secs(4),
+            retry_interval: Duration::from_secs(1),
+            news,
+            fit,
+        };
+        let leave = CancellationToken::new();
+        let keeping = tokio::spawn(keeper.run(leave.clone()));
+        let mut is_up = async |up: bool| {
+            let found = async {
+                loop {
+                    match told.recv().await.expect("the keeper runs") {
+                        Message::Seen(Event::Lock(LockNews::Beat { .. })) if up => break,
+                        Message::Seen(Event::Lock(LockNews::Down(_))) if !up => break,
+                        _ => {}
+                    }
+                }
+            };
+            timeout(Duration::from_secs(10), found).await.expect("it is so in time");
+        };
+        is_up(true).await;
+        database.set_read_only(true);
+        is_up(false).await;
+        calls.lock().clear();
+        let from = tokio::time::Instant::now();
+        while from.elapsed() < Duration::from_secs(60) {
+            is_up(false).await;
+        }
+        let count = |name: &str| calls.lock().iter().filter(|call| *call == name).count();
+        assert!((59..=61).contains(&count("heartbeat")), "{:?}", calls.lock());
+        assert_eq!(count("listen"), 0, "{:?}", calls.lock());
+        // What other replicas have told in the meantime may be lost.
+        database.set_read_only(false);
+        is_up(true).await;
+        is_up(true).await;
+        assert_eq!(count("listen"), 1, "{:?}", calls.lock());
+        leave.cancel();
+        keeping.await.expect("it ends");
     }
 
     #[test]

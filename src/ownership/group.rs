@@ -61,6 +61,9 @@ pub struct Vacancy {
     open_since: Option<Duration>,
     /// It is not claimed before this time.
     not_before: Duration,
+    /// The session of this replica that owned it when that session seemed to have expired. If it turns out to be alive,
+    /// the row is still its own: all others wait for this replica, so that it does not wait for them.
+    kept_by: Option<SessionId>,
 }
 
 /// What this replica knows of a group's owner. The module's documentation has the table of all phases.
@@ -77,6 +80,8 @@ pub enum Phase {
     Claiming(Claim),
     /// This replica is the owner.
     Ours {
+        /// For this session.
+        session: SessionId,
         /// Since when.
         since: Duration,
     },
@@ -139,6 +144,7 @@ pub enum Origin {
 
 /// The ownership of one group, advanced by [`Group::step`].
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub struct Group {
     phase: Phase,
     /// Until when this replica, which hears the holder, claims the group as soon as it is free.
@@ -167,7 +173,8 @@ impl Group {
     /// A group that this replica owns.
     #[cfg(test)]
     pub(crate) fn ours() -> Self {
-        Self { phase: Phase::Ours { since: Duration::ZERO }, ..Self::default() }
+        let phase = Phase::Ours { session: SessionId::new(), since: Duration::ZERO };
+        Self { phase, ..Self::default() }
     }
 
     /// The phase.
@@ -182,7 +189,7 @@ impl Group {
 
     /// Since when this replica owns the group, if it does.
     pub fn ours_since(&self) -> Option<Duration> {
-        if let Phase::Ours { since } = self.phase { Some(since) } else { None }
+        if let Phase::Ours { since, .. } = self.phase { Some(since) } else { None }
     }
 
     /// The owner.
@@ -231,7 +238,7 @@ impl Group {
     pub fn step(&mut self, event: Event<'_>, replica: Replica<'_>, now: Duration) -> Option<Effect> {
         match (event, &self.phase) {
             (Event::Turn(seen), _) => self.turn(seen, replica, now),
-            (Event::Beat(seen), Phase::Ours { since }) if now >= *since + replica.ttl => {
+            (Event::Beat(seen), Phase::Ours { since, .. }) if now >= *since + replica.ttl => {
                 self.beat(seen, replica, now)
             }
             (Event::Answered(session, answer), Phase::Claiming(claim)) => {
@@ -243,16 +250,16 @@ impl Group {
                 self.given_up();
                 None
             }
-            (Event::SessionEnded, Phase::Ours { .. }) => {
-                self.leave();
+            (Event::SessionEnded, Phase::Ours { session, .. }) => {
+                self.leave(Some(*session));
                 Some(Effect::Disown)
             }
             (Event::Lost, Phase::Ours { .. }) => {
-                self.leave();
+                self.leave(None);
                 None
             }
             (Event::PassOn, Phase::Ours { .. }) => {
-                self.leave();
+                self.leave(None);
                 Some(Effect::Give(Why::Undecodable))
             }
             (Event::NotGiven, _) => {
@@ -291,7 +298,7 @@ impl Group {
             if sessions.is_living(*session) {
                 *not_before = Duration::ZERO;
             } else {
-                let vacancy = Vacancy { open_since: None, not_before: *not_before };
+                let vacancy = Vacancy { not_before: *not_before, ..Vacancy::default() };
                 self.phase = Phase::Unowned { vacancy, ours_before: false };
             }
         }
@@ -313,8 +320,8 @@ impl Group {
         let leaves = seen.deaf && matches!(from, Origin::Yielded(_));
         let patience = if leaves { replica.ttl } else { replica.ttl / 2 };
         let falls_here = || owner(seen.key, seen.holder_node, sessions.working()) == Some(own);
-        let is_offered = now < self.offered_until;
-        if !is_offered && (leaves || !falls_here()) && now < open_since + patience {
+        let is_at_hand = now < self.offered_until || vacancy.kept_by == Some(own);
+        if !is_at_hand && (leaves || !falls_here()) && now < open_since + patience {
             return None;
         }
         self.phase = Phase::Claiming(Claim { from, vacancy: *vacancy, again: false });
@@ -324,7 +331,7 @@ impl Group {
     fn given_up(&mut self) {
         match &mut self.phase {
             Phase::Elsewhere { session, not_before } => {
-                let vacancy = Vacancy { open_since: None, not_before: *not_before };
+                let vacancy = Vacancy { not_before: *not_before, ..Vacancy::default() };
                 self.phase = Phase::Yielded { session: *session, vacancy };
             }
             Phase::Claiming(claim) => claim.again = true,
@@ -332,9 +339,10 @@ impl Group {
         }
     }
 
-    /// This replica no longer owns the group.
-    fn leave(&mut self) {
-        self.phase = Phase::Unowned { vacancy: Vacancy::default(), ours_before: true };
+    /// This replica no longer owns the group, as far as it knows. See [`Vacancy::kept_by`].
+    fn leave(&mut self, kept_by: Option<SessionId>) {
+        let vacancy = Vacancy { kept_by, ..Vacancy::default() };
+        self.phase = Phase::Unowned { vacancy, ours_before: true };
     }
 
     /// Whether to give the group away now.
@@ -413,7 +421,7 @@ impl Group {
         };
         let given = claim.from == Origin::Given;
         match claimed {
-            Claimed::Ours(row) => (self.taken(given, now), Some(Effect::Adopt(Box::new(row)))),
+            Claimed::Ours(row) => (self.taken(session, given, now), Some(Effect::Adopt(Box::new(row)))),
             Claimed::By { session } => {
                 (owned_by(session, claim.again, replica, now), given.then_some(Effect::Taken))
             }
@@ -426,7 +434,7 @@ impl Group {
     }
 
     /// The lock says that this replica is the owner.
-    fn taken(&mut self, given: bool, now: Duration) -> Phase {
+    fn taken(&mut self, session: SessionId, given: bool, now: Duration) -> Phase {
         if now < self.offered_until {
             self.moved_at = Some(now);
         }
@@ -435,7 +443,7 @@ impl Group {
         if given {
             self.returned_at = Some(now);
         }
-        Phase::Ours { since: now }
+        Phase::Ours { session, since: now }
     }
 }
 
@@ -464,7 +472,7 @@ impl Claim {
 fn owned_by(session: SessionId, gave_up: bool, replica: Replica<'_>, now: Duration) -> Phase {
     let not_before = if replica.sessions.is_living(session) { Duration::ZERO } else { now + RECLAIM };
     if gave_up {
-        return Phase::Yielded { session, vacancy: Vacancy { open_since: None, not_before } };
+        return Phase::Yielded { session, vacancy: Vacancy { not_before, ..Vacancy::default() } };
     }
     Phase::Elsewhere { session, not_before }
 }

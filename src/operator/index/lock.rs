@@ -44,10 +44,9 @@ impl Index {
     }
 
     fn lock_down(&mut self, problem: &str, now: Duration, requests: &mut Requests) {
-        if self.lock.outage().is_none_or(|outage| outage.problem != problem) {
+        if let Some(problem) = self.lock.down(problem, now) {
             requests.push(Request::Log(Notice::DatabaseDown(problem.to_owned())));
         }
-        self.lock.down(problem, now);
         if self.lock.sessions.down(self.session_ttl, now) {
             requests.push(Request::SessionEnded);
         }

@@ -56,9 +56,12 @@ impl LockView {
         self.outage.take().is_some()
     }
 
-    /// The database could not be used.
-    pub(in crate::operator) fn down(&mut self, problem: &str, now: Duration) {
-        self.outage = Some(Outage::goes_on(self.outage.take(), problem, now));
+    /// The database could not be used. Returns the problem, if the outage was worded differently so far.
+    pub(in crate::operator) fn down(&mut self, problem: &str, now: Duration) -> Option<&str> {
+        let before = self.outage.take();
+        let said = before.as_ref().map(|outage| outage.problem.clone());
+        let outage = self.outage.insert(Outage::goes_on(before, problem, now));
+        (said.as_ref() != Some(&outage.problem)).then_some(&*outage.problem)
     }
 
     /// Notes how the outage looks now, and returns whether the groups were shown something else.

@@ -282,13 +282,38 @@ fn name_of(phase: &Phase) -> &'static str {
     }
 }
 
+#[test]
+fn a_replica_whose_session_outlives_an_outage_claims_at_once_what_it_owned() {
+    let living = [SessionId::new(), SessionId::new()];
+    let (chosen, others) = chosen(&living);
+    let before = sessions(&[others[0], chosen]);
+    let mut owned = Group::default();
+    assert!(!claims(&mut owned, false, &before, s(100)) && claims(&mut owned, false, &before, s(102)));
+    answered(&mut owned, Claimed::Ours(row(others[0])), &before, s(102));
+    // The database was away for a ttl, so that the session may have expired.
+    let again = |sessions: &Sessions, event| {
+        let mut group = owned.clone();
+        group.step(event, replica(sessions), s(106));
+        let times = [106_000, 107_999, 108_000].map(Duration::from_millis);
+        times.into_iter().find(|at| claims(&mut group, false, sessions, *at))
+    };
+    assert_eq!(again(&before, Event::SessionEnded), Some(s(106)), "it has not");
+    // Another session does not own the row. Neither does this one, if a call has shown that.
+    let with = |new| sessions(&[new, chosen]);
+    let falls_elsewhere = |new: &SessionId| owner(&key(), None, with(*new).living().iter()) == Some(chosen);
+    let newer = std::iter::repeat_with(SessionId::new).find(falls_elsewhere).expect("one of many");
+    assert_eq!(again(&with(newer), Event::SessionEnded), Some(s(108)));
+    assert_eq!(again(&before, Event::Lost), Some(s(108)));
+    assert_eq!(again(&before, Event::PassOn), Some(s(108)));
+}
+
 /// Phases of every kind, with the data that makes a difference.
 fn phases(other: SessionId) -> Vec<Phase> {
     let vacancy = Vacancy::default();
     let claiming = |from| [false, true].map(|again| Phase::Claiming(Claim { from, vacancy, again }));
     let gone = SessionId::new();
     let mut all = vec![
-        Phase::Ours { since: Duration::ZERO },
+        Phase::Ours { session: SessionId::new(), since: Duration::ZERO },
         Phase::Given(vacancy),
         Phase::Foreign { group: "other".into(), vacancy },
         Phase::Refused { reason: "no".into(), vacancy },

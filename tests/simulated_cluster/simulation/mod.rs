@@ -243,11 +243,23 @@ impl Simulation {
         let terms = self.terms.values().cloned().collect();
         let cluster = cluster.unwrap_or_default();
         let history = recorded::history(&self.api, &self.edits, terms, &cluster, self.start);
-        let unanswered = self.ways.unanswered().into_iter().map(|(slice, at)| {
+        let slices = history
+            .changes
+            .iter()
+            .map(|change| &change.id)
+            .filter(|id| id.kind == history::Kind::EndpointSlice);
+        let slices: BTreeSet<_> = slices.collect();
+        let unanswered = self.ways.unanswered().into_iter().flat_map(|(kind, key, at)| {
             let from = recorded::moment(at.duration_since(self.start));
-            let Key { namespace, name } = slice;
-            let object = ObjectId { kind: history::Kind::EndpointSlice, namespace, name };
-            Unanswered { object, from, until: from.plus(LONGEST_WRITE) }
+            // Before a slice is written, it is read, and so is the pod: any slice may wait for that one.
+            let waits =
+                |id: &&ObjectId| id.namespace == key.namespace && (kind == Kind::Pod || id.name == key.name);
+            let waiting: Vec<_> = slices.iter().copied().filter(waits).cloned().collect();
+            waiting.into_iter().map(move |object| Unanswered {
+                object,
+                from,
+                until: from.plus(LONGEST_WRITE),
+            })
         });
         let late = self.ways.late_declarations().into_iter().map(|(group, at, by)| {
             let from = recorded::moment(at.duration_since(self.start));

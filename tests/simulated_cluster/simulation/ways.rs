@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
-    api_server::{Dropped, Fate, Key, Kind, Outcome, Refusal, RequestInfo},
+    api_server::{Dropped, Fate, Key, Kind, Outcome, Refusal, RequestInfo, Verb},
     faults::Effects,
 };
 
@@ -26,8 +26,8 @@ struct State {
     storm: Storm,
     /// The kind of the fault that lets the answers to most writes of slices be lost, if there is one.
     slices: Option<&'static str>,
-    /// When writes of which slices were left without an answer.
-    unanswered: Vec<(Key, Instant)>,
+    /// When requests for which slices, and reads of which pods, were left without an answer.
+    unanswered: Vec<(Kind, Key, Instant)>,
     /// The declarations that take effect late: the group, when each was sent, and how much later it takes effect.
     late: Vec<(Key, Instant, Duration)>,
     effects: Effects,
@@ -91,8 +91,8 @@ impl Ways {
         self.0.lock().slices.filter(|_| writes)
     }
 
-    /// When writes of which slices were left without an answer.
-    pub fn unanswered(&self) -> Vec<(Key, Instant)> {
+    /// When requests for which slices, and reads of which pods, were left without an answer.
+    pub fn unanswered(&self) -> Vec<(Kind, Key, Instant)> {
         self.0.lock().unanswered.clone()
     }
 
@@ -111,9 +111,11 @@ impl Ways {
 
     /// This request is left without an answer, perhaps for long.
     pub fn note_unanswered(&self, request: &RequestInfo) {
-        if request.kind == Kind::EndpointSlice && request.verb.writes() {
-            let slice = Key::new(&request.namespace, &request.name);
-            self.0.lock().unanswered.push((slice, Instant::now()));
+        let is_of_slice =
+            request.kind == Kind::EndpointSlice && !matches!(request.verb, Verb::List | Verb::Watch);
+        if is_of_slice || (request.kind == Kind::Pod && request.verb == Verb::Get) {
+            let object = Key::new(&request.namespace, &request.name);
+            self.0.lock().unanswered.push((request.kind, object, Instant::now()));
         }
     }
 

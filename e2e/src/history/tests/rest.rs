@@ -549,8 +549,8 @@ fn i8_a_group_that_is_written_in_a_loop_is_told_once() {
         let found = check(&tape.history).violations;
         found.into_iter().map(|it| it.invariant).filter(|it| *it == Invariant::Quiet).count()
     };
-    assert_eq!(violated(Duration::from_millis(260)), 0, "within ten seconds, not in all");
-    assert_eq!(violated(Duration::from_millis(240)), 1);
+    assert_eq!(violated(Duration::from_millis(130)), 0, "within ten seconds, not in all");
+    assert_eq!(violated(Duration::from_millis(120)), 1);
 }
 
 #[test]
