@@ -1,11 +1,15 @@
 //! Changes of role labels, for scenarios in which no role may change.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use leadergroup::api::RoutingSpec;
 use serde::Serialize;
 
 use super::{History, Object};
+use crate::moment::Moment;
 
 /// A pod's role label changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -54,4 +58,27 @@ pub fn role_changes(history: &History, routing: &RoutingSpec, after: i64) -> Vec
         }
     }
     changes
+}
+
+/// For how long the API server had said, without a break, that a pod is not ready when it lost a role after a revision.
+/// None if it lost none, or was ready then.
+pub fn unready_before_change(
+    history: &History,
+    routing: &RoutingSpec,
+    pod: &str,
+    after: i64,
+) -> Option<Duration> {
+    let lost = role_changes(history, routing, after)
+        .into_iter()
+        .find(|change| change.pod == pod && change.from.is_some())?;
+    let mut since: Option<Moment> = None;
+    for change in history.changes.iter().filter(|change| change.id.name == pod) {
+        if change.revision >= lost.revision {
+            return since.map(|since| change.seen.since(since));
+        }
+        if let Some(Object::Pod(view)) = &change.state {
+            since = view.unready.then(|| since.unwrap_or(change.seen));
+        }
+    }
+    None
 }

@@ -9,7 +9,7 @@ use kube::api::DeleteParams;
 use super::{Active, Measured, STARTED, Scenario, TAKEOVER, eventually, ms};
 use crate::{
     client::Client,
-    history::{Deadline, Fault, Promotion, check, role_changes},
+    history::{Deadline, Fault, Promotion, check, role_changes, unready_before_change},
     moment::Moment,
 };
 
@@ -166,6 +166,11 @@ impl Scenario {
         let changes = role_changes(&self.objects().await?, &self.routing(), after);
         ensure!(changes.is_empty(), "roles changed although nothing was wrong with a pod: {changes:?}");
         Ok(())
+    }
+
+    /// For how long the API server had said that a pod is not ready when it lost its role after a revision.
+    pub async fn unready_before_change(&self, pod: &str, after: i64) -> Result<Option<Duration>> {
+        Ok(unready_before_change(&self.objects().await?, &self.routing(), pod, after))
     }
 
     /// Deletes the active pod to check that failover works, and waits until the group is settled.

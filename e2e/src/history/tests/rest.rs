@@ -564,3 +564,25 @@ fn i8_a_slice_that_the_operator_deletes_is_a_write() {
     tape.push(Kind::EndpointSlice, "own", None);
     assert_eq!(operator_writes(&tape.history, quiet).len(), 1);
 }
+
+/// Each revision is seen a second after the one before.
+#[test]
+fn a_pod_was_not_ready_since_the_last_time_that_it_was() {
+    let routing = leadergroup::api::RoutingSpec::default();
+    let unready = |states: &[bool], role| {
+        let mut tape = Tape::new();
+        tape.pod_in("a", "active", "g/1", &json!({}));
+        let before = tape.history.complete_to;
+        for ready in states {
+            let status = if *ready { json!({}) } else { not_ready() };
+            tape.pod_in("a", "active", "g/1", &status);
+            tape.pod_in("b", "standby", "g/1", &json!({}));
+        }
+        tape.pod_in("a", role, "g/2", &json!({}));
+        unready_before_change(&tape.history, &routing, "a", before).map(|time| time.as_secs())
+    };
+    assert_eq!(unready(&[true, false, false], "standby"), Some(4));
+    assert_eq!(unready(&[false, true, false], "standby"), Some(2));
+    assert_eq!(unready(&[false, true], "standby"), None, "it was ready");
+    assert_eq!(unready(&[false], "active"), None, "it has kept its role");
+}
