@@ -22,9 +22,9 @@
 //!
 //! All replicas compute from the living sessions which of them each group falls to ([`owner`]), so that usually one of
 //! them claims a free group. If that one does not, the others do after half of the session's ttl. One that does not
-//! hear the holder, and one that gave the group away because of its pods, wait longer. One whose session has outlived an
-//! outage of the database claims at once what it owned. Two claims at the same time do no harm: the row goes to one of
-//! them.
+//! hear the holder, and one that gave the group away because of its pods, wait longer. One whose session has outlived
+//! an outage of the database claims at once what it owned. Two claims at the same time do no harm: the row goes to one
+//! of them.
 
 mod assignment;
 mod batches;
