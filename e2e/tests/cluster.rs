@@ -18,6 +18,9 @@ use leadergroup_e2e::scenario::{OPERATOR_NAMESPACE, build_operator};
 use leadergroup_e2e::state::Lock;
 use tokio::process::Command;
 
+#[path = "cluster/quick_start.rs"]
+mod quick_start;
+
 const LIMIT: Duration = Duration::from_mins(1);
 const COMMAND: &str = env!("CARGO_BIN_EXE_leadergroup-e2e");
 const HELM_LIMIT: Duration = Duration::from_mins(3);
@@ -280,10 +283,11 @@ async fn bundled_database(test: &Test) -> Result<()> {
     Ok(())
 }
 
-/// The quick start of the README: the chart with default values, which installs PostgreSQL on a volume, and a group.
+/// The chart with default values, which installs PostgreSQL on a volume, and a group.
 async fn chart_by_default(test: &Test) -> Result<()> {
     let operator = Image::operator(images::OPERATOR, &build_operator().await?);
     test.cluster.load_image(&operator).await.context("loading the operator")?;
+    quick_start::runs_as_printed(&test.cluster).await?;
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/leadergroup");
     let helm = async |args: &[&str]| {
         let mut helm = Command::new(test.cluster.program("helm")?);
