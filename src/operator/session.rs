@@ -278,7 +278,7 @@ mod tests {
         Key::new(format!("c1/shop/g{index}")).expect("a key")
     }
 
-    /// A standby that the URL leads to accepts connections, listens, and refuses every heartbeat.
+    /// A server with `default_transaction_read_only` accepts connections, listens, and refuses every heartbeat.
     #[tokio::test(start_paused = true)]
     async fn a_read_only_database_is_tried_at_the_usual_times() {
         let database = MemoryDatabase::new();

@@ -42,6 +42,8 @@ const TURN: Duration = Duration::from_millis(5);
 const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
 /// For how long the operator waits for the answer to a write, and then until it writes again, with some slack.
 const LONGEST_WRITE: Duration = Duration::from_secs(41);
+/// The same for a read before a write, if it is the first that hangs.
+const LONGEST_READ: Duration = Duration::from_secs(6);
 
 /// The run.
 pub struct Simulation {
@@ -243,23 +245,16 @@ impl Simulation {
         let terms = self.terms.values().cloned().collect();
         let cluster = cluster.unwrap_or_default();
         let history = recorded::history(&self.api, &self.edits, terms, &cluster, self.start);
-        let slices = history
-            .changes
-            .iter()
-            .map(|change| &change.id)
-            .filter(|id| id.kind == history::Kind::EndpointSlice);
-        let slices: BTreeSet<_> = slices.collect();
+        let objects: BTreeSet<_> = history.changes.iter().map(|change| &change.id).collect();
+        let is_slice = |id: &&ObjectId| id.kind == history::Kind::EndpointSlice;
         let unanswered = self.ways.unanswered().into_iter().flat_map(|(kind, key, at)| {
             let from = recorded::moment(at.duration_since(self.start));
             // Before a slice is written, it is read, and so is the pod: any slice may wait for that one.
             let waits =
                 |id: &&ObjectId| id.namespace == key.namespace && (kind == Kind::Pod || id.name == key.name);
-            let waiting: Vec<_> = slices.iter().copied().filter(waits).cloned().collect();
-            waiting.into_iter().map(move |object| Unanswered {
-                object,
-                from,
-                until: from.plus(LONGEST_WRITE),
-            })
+            let waiting: Vec<_> = objects.iter().copied().filter(is_slice).filter(waits).cloned().collect();
+            let until = from.plus(if kind == Kind::Pod { LONGEST_READ } else { LONGEST_WRITE });
+            waiting.into_iter().map(move |object| Unanswered { object, from, until })
         });
         let late = self.ways.late_declarations().into_iter().map(|(group, at, by)| {
             let from = recorded::moment(at.duration_since(self.start));
