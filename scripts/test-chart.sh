@@ -68,6 +68,10 @@ for values in "$chart"/ci/*-values.yaml; do
     while IFS= read -r alert; do
       checks=$((checks + 1))
       grep -qF "alertname=\"$alert\"" "$chart/ci/alert-tests.yaml" || complain "$name: no test makes the alert $alert fire"
+      grep -qx "## $alert" docs/runbooks.md || complain "$name: docs/runbooks.md has no section $alert"
+      if grep -q runbookUrl "$values"; then
+        grep -q "runbook_url: \".*#${alert,,}\"" "$out/rules" || complain "$name: $alert has no link to its runbook"
+      fi
     done < <(sed -n 's/^ *- alert: //p' "$out/rules")
   fi
   # A user's rights are never widened by wildcards; the FlowSchema's and scale's patterns are no rights.

@@ -13,8 +13,8 @@ use std::{
 };
 
 use leadergroup::telemetry::{
-    ApiOutcome, Endpoints, GroupReading, GroupState, Liveness, LockOutcome, LogFormat, Metrics, ReadyChecks,
-    Server, end_on_panic, init_logs, log_subscriber,
+    ApiOutcome, ChangeKind, Endpoints, GroupReading, GroupState, Liveness, LockOutcome, LogFormat, Metrics,
+    ReadyChecks, Server, end_on_panic, init_logs, log_subscriber,
 };
 use leadergroup_lock::{LockError, LockMetrics, Store};
 use prometheus_client::metrics::counter::Counter;
@@ -53,8 +53,9 @@ fn each_metric_says_what_happened() {
     let metrics = Metrics::new();
     metrics.set_groups(GroupState::Active, 2);
     metrics.set_groups(GroupState::Vacant, 1);
-    metrics.set_group("shop", "web", GroupReading { active: true, eligible: 3 });
-    metrics.set_group("shop", "db", GroupReading { active: false, eligible: 0 });
+    metrics.set_group("shop", "web", reading());
+    metrics.set_group("shop", "db", GroupReading { active: false, eligible: 0, ..reading() });
+    metrics.holder_changed("shop", "web", ChangeKind::Failure);
     metrics.failover("Silent", Duration::from_millis(40));
     metrics.failover("Silent", Duration::from_secs(70));
     metrics.probe("success");
@@ -76,6 +77,13 @@ fn each_metric_says_what_happened() {
         ("leadergroup_active{namespace=\"shop\",name=\"web\"}", 1.0),
         ("leadergroup_active{namespace=\"shop\",name=\"db\"}", 0.0),
         ("leadergroup_eligible_pods{namespace=\"shop\",name=\"web\"}", 3.0),
+        ("leadergroup_active_pods{namespace=\"shop\",name=\"web\"}", 1.0),
+        ("leadergroup_fencing_token{namespace=\"shop\",name=\"web\"}", 7.0),
+        ("leadergroup_last_change_timestamp_seconds{namespace=\"shop\",name=\"web\"}", 1_790_000_000.0),
+        ("leadergroup_group_condition{namespace=\"shop\",name=\"web\",type=\"Ready\",status=\"true\"}", 1.0),
+        ("leadergroup_outage_seconds_total{namespace=\"shop\",name=\"web\"}", 0.0),
+        ("leadergroup_holder_changes_total{namespace=\"shop\",name=\"web\",kind=\"failure\"}", 1.0),
+        ("leadergroup_holder_changes_total{namespace=\"shop\",name=\"web\",kind=\"planned\"}", 0.0),
         ("leadergroup_failovers_total{reason=\"Silent\"}", 2.0),
         ("leadergroup_failover_duration_seconds_bucket{le=\"0.025\"}", 0.0),
         ("leadergroup_failover_duration_seconds_bucket{le=\"0.05\"}", 1.0),
@@ -158,7 +166,7 @@ fn promtool_has_nothing_against_the_metrics() {
     let store = Store::refusing(LockError::Invalid { what: "URL", problem: "is missing".to_owned() });
     let metrics = Metrics::new().with(|registry| LockMetrics::new(&store).register(registry));
     metrics.set_groups(GroupState::Active, 1);
-    metrics.set_group("shop", "web", GroupReading { active: true, eligible: 3 });
+    metrics.set_group("shop", "web", reading());
     metrics.failover("Silent", Duration::from_millis(40));
     metrics.probe("success");
     metrics.lock_operation("acquire", LockOutcome::Refused);
@@ -208,13 +216,81 @@ fn the_series_of_a_group_end_with_its_ownership() {
     let metrics = Metrics::new();
     for n in 0..100 {
         let name = format!("g{n}");
-        metrics.set_group("shop", &name, GroupReading { active: true, eligible: 1 });
+        metrics.set_group("shop", &name, reading());
+        metrics.holder_changed("shop", &name, ChangeKind::Planned);
         metrics.forget_group("shop", &name);
     }
-    metrics.set_group("shop", "stays", GroupReading { active: true, eligible: 1 });
+    metrics.holder_changed("shop", "never-read", ChangeKind::Planned);
+    metrics.forget_group("shop", "never-read");
+    metrics.set_group("shop", "stays", reading());
     let samples = samples(&metrics.encode().unwrap());
     let of_groups: Vec<_> = samples.keys().filter(|series| series.contains("namespace=")).collect();
-    assert!(of_groups.len() == 2 && of_groups.iter().all(|series| series.contains("stays")), "{of_groups:?}");
+    assert!(
+        !of_groups.is_empty() && of_groups.iter().all(|series| series.contains("stays")),
+        "{of_groups:?}"
+    );
+}
+
+#[test]
+fn the_series_of_a_group_follow_what_is_read() {
+    let metrics = Metrics::new();
+    let series = |name: &str, rest: &str| {
+        let shown = samples(&metrics.encode().unwrap());
+        shown.get(&format!("leadergroup_{name}{{namespace=\"shop\",name=\"web\"{rest}}}")).copied()
+    };
+    let ready = |status| series("group_condition", &format!(",type=\"Ready\",status=\"{status}\""));
+    metrics.set_group("shop", "web", reading());
+    assert_eq!((ready("true"), ready("false")), (Some(1.0), None));
+    let conditions = vec![("Ready", false)];
+    let unwell = GroupReading {
+        works: false,
+        conditions,
+        outage: Duration::from_secs(2),
+        changed_at: None,
+        ..reading()
+    };
+    metrics.set_group("shop", "web", unwell.clone());
+    metrics.set_group("shop", "web", GroupReading { labelled: 2, token: 8, ..unwell });
+    assert_eq!((ready("true"), ready("false")), (None, Some(1.0)));
+    assert_eq!(series("outage_seconds_total", ""), Some(4.0));
+    assert_eq!((series("active_works", ""), series("last_change_timestamp_seconds", "")), (Some(0.0), None));
+    assert_eq!((series("active_pods", ""), series("fencing_token", "")), (Some(2.0), Some(8.0)));
+}
+
+/// What was counted just before a group moved to another replica may not have been read yet.
+#[test]
+fn counters_of_a_group_outlive_its_ownership() {
+    let metrics = Metrics::new();
+    let series = || {
+        let mut shown: Vec<_> = samples(&metrics.encode().unwrap()).into_keys().collect();
+        shown.retain(|series| series.contains("namespace="));
+        shown
+    };
+    metrics.set_group("shop", "web", reading());
+    metrics.holder_changed("shop", "web", ChangeKind::Failure);
+    metrics.disown_group("shop", "web");
+    let counters = ["leadergroup_outage_seconds_total", "leadergroup_holder_changes_total"];
+    assert!(series().iter().all(|one| counters.iter().any(|name| one.starts_with(name))), "{:?}", series());
+    metrics.set_group("shop", "web", reading());
+    let failures = "leadergroup_holder_changes_total{namespace=\"shop\",name=\"web\",kind=\"failure\"}";
+    assert_eq!(samples(&metrics.encode().unwrap()).get(failures), Some(&1.0));
+    metrics.forget_group("shop", "web");
+    assert_eq!(series(), [""; 0]);
+}
+
+/// What a group with an active pod and two standbys looks like.
+fn reading() -> GroupReading {
+    GroupReading {
+        active: true,
+        works: true,
+        labelled: 1,
+        eligible: 3,
+        members: 4,
+        token: 7,
+        changed_at: Some(1_790_000_000),
+        conditions: vec![("Ready", true), ("Stalled", false)],
+        outage: Duration::ZERO,
+    }
 }
 
 #[test]

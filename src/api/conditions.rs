@@ -2,9 +2,29 @@
 
 use std::fmt;
 
-/// The conditions of a `LeaderGroup`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ConditionType {
+macro_rules! conditions {
+    ($($(#[$doc:meta])+ $condition:ident,)+) => {
+        /// The conditions of a `LeaderGroup`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum ConditionType {
+            $($(#[$doc])+ $condition),+
+        }
+
+        impl ConditionType {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$condition),+];
+
+            /// Its name in the status.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$condition => stringify!($condition)),+
+                }
+            }
+        }
+    };
+}
+
+conditions! {
     /// The spec can be carried out.
     Accepted,
     /// A pod is labelled active, and the term is confirmed.
@@ -150,7 +170,7 @@ reasons! {
 
 impl fmt::Display for ConditionType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+        f.write_str(self.name())
     }
 }
 

@@ -1,7 +1,6 @@
 //! The metrics, with one typed method per event.
 //!
-//! Label values come from closed sets. The exception are the two series per group, which exist only for groups that
-//! this replica owns.
+//! Label values come from closed sets. The exception are the series of the groups that this replica owns.
 
 use std::{fmt, time::Duration};
 
@@ -11,14 +10,16 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use super::process::ProcessCollector;
+use super::{
+    groups::{ChangeKind, GroupReading, GroupSeries},
+    process::ProcessCollector,
+};
 
 /// Every metric of the process.
 pub struct Metrics {
     registry: Registry,
     groups: Family<StateLabels, Gauge>,
-    active: Family<GroupLabels, Gauge>,
-    eligible: Family<GroupLabels, Gauge>,
+    each_group: GroupSeries,
     failovers: Family<ReasonLabels, Counter>,
     failover_duration: Histogram,
     probes: Family<OutcomeLabels, Counter>,
@@ -52,15 +53,6 @@ pub enum GroupState {
     Deleting,
 }
 
-/// The values of the series of one group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupReading {
-    /// Whether a pod is active.
-    pub active: bool,
-    /// How many pods could be active.
-    pub eligible: u32,
-}
-
 /// The outcome of an operation on the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LockOutcome {
@@ -88,12 +80,6 @@ pub enum ApiOutcome {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabels {
     state: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct GroupLabels {
-    namespace: String,
-    name: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -142,8 +128,7 @@ impl Metrics {
         let mut metrics = Self {
             registry: Registry::default(),
             groups: Family::default(),
-            active: Family::default(),
-            eligible: Family::default(),
+            each_group: GroupSeries::default(),
             failovers: Family::default(),
             failover_duration: Histogram::new(FAILOVER_SECONDS),
             probes: Family::default(),
@@ -175,8 +160,7 @@ impl Metrics {
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The running build", build);
         registry.register("groups", "Groups that this replica owns, by state", self.groups.clone());
-        registry.register("active", "1 if the group has an active pod, otherwise 0", self.active.clone());
-        registry.register("eligible_pods", "Pods of the group that could be active", self.eligible.clone());
+        self.each_group.register(registry);
         registry.register(
             "failovers",
             "Changes from one active pod to another, by reason",
@@ -238,16 +222,22 @@ impl Metrics {
 
     /// Sets the series of an owned group.
     pub fn set_group(&self, namespace: &str, name: &str, reading: GroupReading) {
-        let labels = GroupLabels::new(namespace, name);
-        self.active.get_or_create(&labels).set(i64::from(reading.active));
-        self.eligible.get_or_create(&labels).set(i64::from(reading.eligible));
+        self.each_group.set(namespace, name, reading);
     }
 
-    /// Removes the series of a group that is gone or is owned by another replica.
+    /// The holder of an owned group has changed.
+    pub fn holder_changed(&self, namespace: &str, name: &str, kind: ChangeKind) {
+        self.each_group.changed(namespace, name, kind);
+    }
+
+    /// Removes the gauges of a group that is owned by another replica.
+    pub fn disown_group(&self, namespace: &str, name: &str) {
+        self.each_group.disown(namespace, name);
+    }
+
+    /// Removes all series of a group that is gone.
     pub fn forget_group(&self, namespace: &str, name: &str) {
-        let labels = GroupLabels::new(namespace, name);
-        self.active.remove(&labels);
-        self.eligible.remove(&labels);
+        self.each_group.forget(namespace, name);
     }
 
     /// A failover was completed, `duration` after its decision. `reason` must come from a closed set.
@@ -347,12 +337,6 @@ impl ApiOutcome {
             Self::Refused => "refused",
             Self::Failed => "failed",
         }
-    }
-}
-
-impl GroupLabels {
-    fn new(namespace: &str, name: &str) -> Self {
-        Self { namespace: namespace.to_owned(), name: name.to_owned() }
     }
 }
 

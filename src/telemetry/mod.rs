@@ -4,6 +4,7 @@
 //! [`ReadyChecks`]), which are cheap to clone. [`Server`] answers requests.
 
 mod endpoints;
+mod groups;
 mod liveness;
 mod logs;
 mod metrics;
@@ -11,7 +12,8 @@ mod panics;
 mod process;
 
 pub use endpoints::{BindError, Endpoints, Server};
+pub use groups::{ChangeKind, GroupReading};
 pub use liveness::{Check, Liveness, ReadyChecks};
 pub use logs::{FilterError, LogFormat, UnknownLogFormat, init_logs, log_subscriber};
-pub use metrics::{ApiOutcome, GroupReading, GroupState, LockOutcome, Metrics};
+pub use metrics::{ApiOutcome, GroupState, LockOutcome, Metrics};
 pub use panics::end_on_panic;

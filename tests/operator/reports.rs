@@ -32,6 +32,56 @@ fn ready(status: &Value) -> String {
     ready.map(|ready| format!("{} {}", ready["status"], ready["reason"])).unwrap_or_default()
 }
 
+/// What pages somebody: the active pod fails, and no other one can take over.
+#[tokio::test]
+async fn the_metrics_tell_an_outage_although_a_pod_is_labelled_active() {
+    let server = ApiServer::shared().await;
+    let client = server.client().await;
+    let database = postgres::database().await;
+    let namespace = server.namespace("paged").await;
+    let pods = Api::<Pod>::namespaced(client.clone(), &namespace);
+    let kubelet = keep_lease(client.clone(), "node-of-paged").await;
+    run_pod(&pods, "web-0", "node-of-paged").await;
+    let spec = json!({ "selector": { "matchLabels": { "app": "web" } } });
+    groups(client, &namespace).create(&PostParams::default(), &group("web", &spec)).await.unwrap();
+    let mut operator = Operator::start(server, &namespace, &database.url());
+    let shows = |lines: &[&str]| {
+        let page = operator.get("/metrics");
+        let of_group = format!("{{namespace=\"{namespace}\",name=\"web\"");
+        lines.iter().all(|line| {
+            let (name, rest) = line.split_once(' ').unwrap();
+            page.lines().any(|shown| shown == format!("leadergroup_{name}{of_group}{rest}"))
+        })
+    };
+    let healthy = [
+        r#"group_condition ,type="Ready",status="true"} 1"#,
+        "active_works } 1",
+        "active_pods } 1",
+        "eligible_pods } 1",
+        "fencing_token } 1",
+        r#"holder_changes_total ,kind="other"} 1"#,
+    ];
+    eventually("the group is Ready", || async { shows(&healthy) }).await;
+    report(&pods, "web-0", "False").await;
+    let down = [
+        r#"group_condition ,type="Ready",status="false"} 1"#,
+        "active_works } 0",
+        "active_pods } 1",
+        "eligible_pods } 0",
+    ];
+    eventually("the group is not Ready", || async { shows(&down) }).await;
+    let lost = |page: &str| {
+        let line = page.lines().find(|line| line.starts_with("leadergroup_outage_seconds_total{"));
+        line.and_then(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).unwrap_or_default()
+    };
+    let before = lost(&operator.get("/metrics"));
+    eventually("the outage lasts", || async { lost(&operator.get("/metrics")) >= before + 1.0 }).await;
+    report(&pods, "web-0", "True").await;
+    eventually("the group is Ready again", || async { shows(&healthy[..4]) }).await;
+    kubelet.abort();
+    assert!(operator.end().await.0.success(), "{}", operator.log());
+}
+
 #[tokio::test]
 async fn two_replicas_do_not_contradict_each_other_about_a_group_whose_key_becomes_free() {
     let server = ApiServer::shared().await;

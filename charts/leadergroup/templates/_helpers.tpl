@@ -192,3 +192,10 @@ matchResources:
         values: {{ toJson . }}
 {{- end }}
 {{- end -}}
+
+{{/* The link of an alert to its section of the runbooks, if their URL is known. */}}
+{{- define "leadergroup.runbook" -}}
+{{- with .root.Values.metrics.prometheusRule.runbookUrl -}}
+runbook_url: {{ printf "%s#%s" . (lower $.alert) | quote }}
+{{- end -}}
+{{- end -}}

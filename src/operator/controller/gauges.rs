@@ -1,15 +1,18 @@
 //! The gauges: how many groups this replica owns, and in which state they are.
 
-use super::Controller;
+use std::time::Duration;
+
+use super::{Controller, IDLE};
 use crate::{
-    api::Verdict,
-    election::Phase,
+    api::{Role, Verdict},
+    election::{Member, Phase},
     operator::{group::Group, index::IndexedGroup},
     telemetry::{GroupReading, GroupState},
 };
 
 impl Controller {
-    pub(super) fn set_gauges(&self) {
+    /// Sets them `elapsed` after the last time.
+    pub(super) fn set_gauges(&self, elapsed: Duration) {
         let metrics = self.executor.metrics();
         let kinds = [
             GroupState::Active,
@@ -23,21 +26,40 @@ impl Controller {
         let mut counts = [0_usize; 7];
         for (name, group) in &self.groups {
             let Some(seen) = self.index.group(name).filter(|_| group.is_owned()) else {
-                metrics.forget_group(&name.namespace, &name.name);
+                metrics.disown_group(&name.namespace, &name.name);
                 continue;
             };
-            let active = group.election().active().is_some();
-            let members = group.election().world().members.iter();
-            let eligible = members.filter(|member| member.verdict == Verdict::Eligible);
-            let eligible = u32::try_from(eligible.count()).unwrap_or(u32::MAX);
-            metrics.set_group(&name.namespace, &name.name, GroupReading { active, eligible });
-            let state = state_of(seen, group, active);
+            let reading = reading(group, elapsed);
+            let state = state_of(seen, group, reading.active);
+            metrics.set_group(&name.namespace, &name.name, reading);
             if let Some(index) = kinds.iter().position(|known| *known == state) {
                 counts[index] += 1;
             }
         }
         kinds.into_iter().zip(counts).for_each(|(state, count)| metrics.set_groups(state, count));
         metrics.set_probe_targets(self.prober.len());
+    }
+}
+
+/// What the group's series show.
+fn reading(group: &Group, elapsed: Duration) -> GroupReading {
+    let (election, status) = (group.election(), group.record().status());
+    let members = &election.world().members;
+    let count = |which: &dyn Fn(&Member) -> bool| {
+        u32::try_from(members.iter().filter(|member| which(member)).count()).unwrap_or(u32::MAX)
+    };
+    let works = election.has_healthy_active();
+    GroupReading {
+        active: election.active().is_some(),
+        works,
+        labelled: count(&|member| member.role == Role::Active),
+        eligible: count(&|member| member.verdict == Verdict::Eligible),
+        members: count(&|_| true),
+        token: election.row().token,
+        changed_at: status.and_then(|status| status.history.first()).map(|change| change.at.0.as_second()),
+        conditions: group.report.conditions.clone(),
+        // This process may have stood still, and another replica may have owned the group meanwhile.
+        outage: if works { Duration::ZERO } else { elapsed.min(2 * IDLE) },
     }
 }
 

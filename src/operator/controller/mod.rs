@@ -143,7 +143,7 @@ impl Controller {
     ) {
         let mut drained_by: Option<Duration> = None;
         let clock = self.store.clock();
-        let mut gauged = Duration::ZERO;
+        let mut gauged = clock.now();
         loop {
             let now = clock.now();
             let unfinished = || self.groups.values().any(Group::is_unfinished);
@@ -176,9 +176,10 @@ impl Controller {
             self.executor.clear();
             self.turn(clock.now());
             self.health.liveness.touch();
-            if clock.now() >= gauged + IDLE {
+            let since_gauged = clock.now().saturating_sub(gauged);
+            if since_gauged >= IDLE {
                 gauged = clock.now();
-                self.set_gauges();
+                self.set_gauges(since_gauged);
             }
         }
     }

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
 use super::Controller;
 use crate::{
-    api::LeaderGroupStatus,
+    api::{ConditionType, LeaderGroupStatus},
     election::Phase,
     operator::{
         executor::queue::Urgency,
@@ -60,6 +62,7 @@ impl Controller {
         }
         let wanted = status(View { seen, group }, inputs.hindrance.as_ref(), inputs.awaits_first_probes);
         group.report.minor_after = None;
+        group.report.conditions = shown(&wanted.conditions);
         let patch = patch(record.status(), &wanted);
         // While two databases act as primary, another replica reports something else for as long as this one does.
         let repeats = group.report.written.as_ref().is_some_and(|written| reads_like(written, &wanted));
@@ -93,6 +96,15 @@ impl Controller {
             self.report(&name, now);
         }
     }
+}
+
+/// The operator's own conditions, for the metrics. Others may write conditions, too.
+fn shown(conditions: &[Condition]) -> Vec<(&'static str, bool)> {
+    let of = |kind: &ConditionType| {
+        let found = conditions.iter().find(|condition| condition.type_ == kind.name());
+        found.map(|condition| (kind.name(), condition.status == "True"))
+    };
+    ConditionType::ALL.iter().filter_map(of).collect()
 }
 
 /// Tells once what a user should know of, where it is noticed without a look at the status.

@@ -24,6 +24,8 @@ const MINOR: Limit = Limit { interval: Duration::from_secs(10), burst: 4 };
 pub(in crate::operator) struct Report {
     /// It waits for its turn to be written.
     pub(in crate::operator) queued: bool,
+    /// The conditions of the status that was computed last, written or not.
+    pub(in crate::operator) conditions: Vec<(&'static str, bool)>,
     /// What this replica wrote last.
     pub(in crate::operator) written: Option<LeaderGroupStatus>,
     /// What was told of a status, in the log and by Events, until it is written.

@@ -11,13 +11,13 @@ use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1::Event},
     apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, ObjectMeta},
 };
-use kube::{Api, Client, Resource as _, api::PostParams};
+use kube::{Api, Client, Resource as _, ResourceExt as _, api::PostParams};
 use tokio::{sync::mpsc, time::timeout};
 
 use crate::{
-    api::{FIELD_MANAGER, LeaderGroup, PodRef, Reason},
+    api::{Cause, FIELD_MANAGER, LeaderGroup, PodRef, Reason},
     election::{Finished, Refusal},
-    telemetry::{ApiOutcome, Metrics},
+    telemetry::{ApiOutcome, ChangeKind, Metrics},
 };
 
 /// Events waiting to be sent. Further ones are dropped, and counted.
@@ -64,6 +64,8 @@ impl Events {
         if is_failover(finished) {
             self.metrics.failover(finished.reason, finished.took);
         }
+        let (namespace, name) = (group.namespace().unwrap_or_default(), group.name_any());
+        self.metrics.holder_changed(&namespace, &name, change_kind(finished));
         self.publish(group, change_of_holder(finished));
     }
 
@@ -177,6 +179,16 @@ fn event(group: &LeaderGroup, news: News, replica: &str) -> Event {
         reporting_instance: Some(replica.to_owned()),
         type_: Some(if news.is_normal { "Normal" } else { "Warning" }.to_owned()),
         ..Event::default()
+    }
+}
+
+/// What the change means for the former holder.
+fn change_kind(finished: &Finished) -> ChangeKind {
+    match finished.reason.cause() {
+        Some(Cause::Planned) => ChangeKind::Planned,
+        Some(Cause::Failure) => ChangeKind::Failure,
+        Some(Cause::End) => ChangeKind::End,
+        Some(Cause::Other) | None => ChangeKind::Other,
     }
 }
 

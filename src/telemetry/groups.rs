@@ -1,0 +1,220 @@
+//! The series of the groups that this replica owns. A group's gauges end here when another replica takes the group, and
+//! begin there.
+
+use std::{collections::HashMap, sync::atomic::AtomicU64, time::Duration};
+
+use parking_lot::Mutex;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::{Registry, Unit},
+};
+
+/// What is known of one group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupReading {
+    /// Whether a pod is active.
+    pub active: bool,
+    /// Whether a pod is labelled active, and nothing is known against it.
+    pub works: bool,
+    /// How many pods carry the label of the active pod.
+    pub labelled: u32,
+    /// How many pods could be active.
+    pub eligible: u32,
+    /// How many pods the group has.
+    pub members: u32,
+    /// The fencing token of the present term.
+    pub token: i64,
+    /// When the holder last changed, in seconds since 1970. None if the status names no change.
+    pub changed_at: Option<i64>,
+    /// The conditions by their types, and whether each is true.
+    pub conditions: Vec<(&'static str, bool)>,
+    /// The time since the last reading, if no active pod works.
+    pub outage: Duration,
+}
+
+/// What a change of holder means for the former holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// It worked: somebody asked for the change, or a rule did.
+    Planned,
+    /// It failed.
+    Failure,
+    /// It was deleted, was evicted, or finished.
+    End,
+    /// There was none, or it keeps the role.
+    Other,
+}
+
+/// The series of groups.
+#[derive(Default)]
+pub(super) struct GroupSeries {
+    active: Family<GroupLabels, Gauge>,
+    works: Family<GroupLabels, Gauge>,
+    labelled: Family<GroupLabels, Gauge>,
+    eligible: Family<GroupLabels, Gauge>,
+    members: Family<GroupLabels, Gauge>,
+    token: Family<GroupLabels, Gauge>,
+    changed_at: Family<GroupLabels, Gauge>,
+    conditions: Family<ConditionLabels, Gauge>,
+    outage: Family<GroupLabels, Counter<f64, AtomicU64>>,
+    changes: Family<ChangeLabels, Counter>,
+    /// What was set last.
+    known: Mutex<HashMap<GroupLabels, GroupReading>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct GroupLabels {
+    namespace: String,
+    name: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ConditionLabels {
+    namespace: String,
+    name: String,
+    r#type: &'static str,
+    status: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ChangeLabels {
+    namespace: String,
+    name: String,
+    kind: &'static str,
+}
+
+impl GroupSeries {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register("active", "1 if the group has an active pod, otherwise 0", self.active.clone());
+        registry.register(
+            "active_works",
+            "1 if a pod is labelled active and nothing is known against it, otherwise 0",
+            self.works.clone(),
+        );
+        registry.register(
+            "active_pods",
+            "Pods of the group that carry the label of the active pod; never more than 1 if nobody else sets it",
+            self.labelled.clone(),
+        );
+        registry.register("eligible_pods", "Pods of the group that could be active", self.eligible.clone());
+        registry.register("pods", "Pods of the group", self.members.clone());
+        registry.register("fencing_token", "The fencing token of the present term", self.token.clone());
+        registry.register_with_unit(
+            "last_change_timestamp",
+            "When the holder last changed, in seconds since 1970",
+            Unit::Seconds,
+            self.changed_at.clone(),
+        );
+        registry.register(
+            "group_condition",
+            "1 for the status that a condition of the group has now; the other one has no series",
+            self.conditions.clone(),
+        );
+        registry.register_with_unit(
+            "outage",
+            "How long no active pod of the group worked while this replica owned it",
+            Unit::Seconds,
+            self.outage.clone(),
+        );
+        registry.register(
+            "holder_changes",
+            "Changes of holder, by what they mean for the former holder",
+            self.changes.clone(),
+        );
+    }
+
+    pub(super) fn set(&self, namespace: &str, name: &str, reading: GroupReading) {
+        let labels = GroupLabels { namespace: namespace.to_owned(), name: name.to_owned() };
+        self.outage.get_or_create(&labels).inc_by(reading.outage.as_secs_f64());
+        let mut known = self.known.lock();
+        let before = known.get(&labels);
+        if before.is_none() {
+            // A counter that begins at 1 shows no increase.
+            for kind in ChangeKind::ALL {
+                drop(self.changes.get_or_create(&labels.change(kind)));
+            }
+        }
+        if before.is_some_and(|before| before.reads_like(&reading)) {
+            return;
+        }
+        let removed = before.into_iter().flat_map(|before| &before.conditions);
+        for condition in removed.filter(|condition| !reading.conditions.contains(condition)) {
+            self.conditions.remove(&labels.condition(*condition));
+        }
+        for condition in &reading.conditions {
+            self.conditions.get_or_create(&labels.condition(*condition)).set(1);
+        }
+        self.active.get_or_create(&labels).set(i64::from(reading.active));
+        self.works.get_or_create(&labels).set(i64::from(reading.works));
+        self.labelled.get_or_create(&labels).set(i64::from(reading.labelled));
+        self.eligible.get_or_create(&labels).set(i64::from(reading.eligible));
+        self.members.get_or_create(&labels).set(i64::from(reading.members));
+        self.token.get_or_create(&labels).set(reading.token);
+        match reading.changed_at {
+            Some(at) => drop(self.changed_at.get_or_create(&labels).set(at)),
+            None => drop(self.changed_at.remove(&labels)),
+        }
+        known.insert(labels, reading);
+    }
+
+    pub(super) fn changed(&self, namespace: &str, name: &str, kind: ChangeKind) {
+        let labels = GroupLabels { namespace: namespace.to_owned(), name: name.to_owned() };
+        self.changes.get_or_create(&labels.change(kind)).inc();
+    }
+
+    /// Removes the gauges of a group that another replica owns. The counters stay: what was counted last may not have
+    /// been read yet.
+    pub(super) fn disown(&self, namespace: &str, name: &str) {
+        let labels = GroupLabels { namespace: namespace.to_owned(), name: name.to_owned() };
+        let Some(before) = self.known.lock().remove(&labels) else { return };
+        let Self { active, works, labelled, eligible, members, token, changed_at, .. } = self;
+        for gauges in [active, works, labelled, eligible, members, token, changed_at] {
+            gauges.remove(&labels);
+        }
+        for condition in &before.conditions {
+            self.conditions.remove(&labels.condition(*condition));
+        }
+    }
+
+    /// Removes all series of a group that is gone.
+    pub(super) fn forget(&self, namespace: &str, name: &str) {
+        self.disown(namespace, name);
+        let labels = GroupLabels { namespace: namespace.to_owned(), name: name.to_owned() };
+        self.outage.remove(&labels);
+        for kind in ChangeKind::ALL {
+            self.changes.remove(&labels.change(kind));
+        }
+    }
+}
+
+impl GroupReading {
+    /// Whether all gauges read the same.
+    fn reads_like(&self, other: &Self) -> bool {
+        *self == Self { outage: self.outage, ..other.clone() }
+    }
+}
+
+impl GroupLabels {
+    fn condition(&self, (kind, holds): (&'static str, bool)) -> ConditionLabels {
+        let (namespace, name) = (self.namespace.clone(), self.name.clone());
+        ConditionLabels { namespace, name, r#type: kind, status: if holds { "true" } else { "false" } }
+    }
+
+    fn change(&self, kind: ChangeKind) -> ChangeLabels {
+        ChangeLabels { namespace: self.namespace.clone(), name: self.name.clone(), kind: kind.word() }
+    }
+}
+
+impl ChangeKind {
+    const ALL: [Self; 4] = [Self::Planned, Self::Failure, Self::End, Self::Other];
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Planned => "planned",
+            Self::Failure => "failure",
+            Self::End => "end",
+            Self::Other => "other",
+        }
+    }
+}
