@@ -56,7 +56,8 @@ cluster: root prerequisites e2e-build ## Start the test cluster and print how to
 	"$(E2E)" up --operator "$(CARGO_TARGET_DIR)/debug/leadergroup" --agent "$(CARGO_TARGET_DIR)/debug/leadergroup-agent"
 	@echo
 	@echo 'The lines above configure kubectl for the cluster; `eval "$$($(E2E) env)"` runs them.'
-	@echo 'The nodes have the images of the operator, the agent, busybox and PostgreSQL. To install the operator:'
+	@echo 'The nodes have the images of the operator, busybox and PostgreSQL, and leadergroup/supervised:test: busybox'
+	@echo 'with the agent. To install the operator:'
 	@echo '  helm install leadergroup $(CHART) --namespace leadergroup --create-namespace \'
 	@echo '    --set postgresql.image.tag=15 --wait'
 	@echo '`make cluster-down` stops the cluster.'

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use http::StatusCode;
 use http_body_util::BodyExt as _;
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use tokio::time::{sleep, timeout};
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
     metrics::ReadResult,
     readiness::LastRead,
     schedule::{BREATH, Schedule},
-    shared::Shared,
+    shared::{NetworkSettings, Shared},
 };
 use crate::{contract::Declared, log::say, moment::Moment};
 
@@ -32,7 +32,14 @@ const LONGEST_WATCH: Duration = Duration::from_mins(6);
 /// A `LeaderGroup`, as far as the agent reads it.
 #[derive(Deserialize)]
 struct Group {
+    #[serde(default)]
+    spec: Spec,
     status: Option<Status>,
+}
+
+#[derive(Default, Deserialize)]
+struct Spec {
+    agent: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -60,21 +67,29 @@ struct Details {
 pub(super) async fn read(shared: &Shared) {
     let mut connection = Connection::new(&shared.settings.api_server);
     let mut schedule = Schedule::new(shared.settings.interval);
+    let mut told = false;
     loop {
         let sent_at = Moment::now();
         let limit = schedule.limit();
         let answer = timeout(limit, read_once(&mut connection, shared)).await;
         shared.reads.add(match &answer {
-            Ok(Ok((_, Some(_)))) => ReadResult::Declared,
-            Ok(Ok((_, None))) => ReadResult::Undeclared,
+            Ok(Ok(Read { declared: Some(_), .. })) => ReadResult::Declared,
+            Ok(Ok(Read { declared: None, .. })) => ReadResult::Undeclared,
             Ok(Err(_)) => ReadResult::Failed,
             Err(_) => ReadResult::TimedOut,
         });
         let wait = match answer.map_err(|_| anyhow!("no answer within {limit:?}")).flatten() {
-            Ok((key, shown)) => {
+            Ok(Read { key, declared: shown, problem }) => {
                 if schedule.is_failing() {
                     say("the LeaderGroup can be read again");
                 }
+                if let Some(problem) = problem.filter(|_| !told) {
+                    let NetworkSettings { namespace, group, .. } = &shared.settings;
+                    say(&format!(
+                        "LeaderGroup {namespace}/{group} {problem}: it gives no authority to run a program"
+                    ));
+                }
+                told = problem.is_some();
                 // Before the supervisor knows: the pod is not ready any more when the program may start.
                 shared.last_read.send_replace(Some(LastRead { sent_at, shown: shown.clone() }));
                 let wait = schedule.answered(shown.as_ref());
@@ -96,25 +111,36 @@ pub(super) async fn read(shared: &Shared) {
     }
 }
 
-/// One quorum read: a GET without a `resourceVersion`. Returns the lock's key and the declared term.
-async fn read_once(
-    connection: &mut Connection<'_>,
-    shared: &Shared,
-) -> Result<(Option<String>, Option<Declared>)> {
+/// What a read has shown.
+#[derive(Default)]
+struct Read {
+    /// The lock's key.
+    key: Option<String>,
+    /// The declared term.
+    declared: Option<Declared>,
+    /// Why the group starts no programs, if that does not end by itself.
+    problem: Option<&'static str>,
+}
+
+/// One quorum read: a GET without a `resourceVersion`.
+async fn read_once(connection: &mut Connection<'_>, shared: &Shared) -> Result<Read> {
     let (namespace, name) = (&shared.settings.namespace, &shared.settings.group);
     let (status, body) = connection.get(&format!("{API}/namespaces/{namespace}/leadergroups/{name}")).await?;
     if status != StatusCode::OK {
         let failure: Failure = serde_json::from_slice(&body).unwrap_or_default();
         // Not any 404: a proxy, or an API server that does not serve the kind yet, says nothing about the group.
         if status == StatusCode::NOT_FOUND && failure.reason == "NotFound" && failure.details.name == *name {
-            return Ok((None, None));
+            return Ok(Read { problem: Some("does not exist"), ..Read::default() });
         }
         bail!("the API server answers with status {status}: {}", failure.message);
     }
     let group: Group = serde_json::from_slice(&body)?;
-    let Some(Status { key, declaration }) = group.status else { return Ok((None, None)) };
+    let problem = group.spec.agent.is_none().then_some("has no spec.agent");
+    let Some(Status { key, declaration }) = group.status else {
+        return Ok(Read { problem, ..Read::default() });
+    };
     // A token of 0 stands for a group without a term.
-    Ok((key, declaration.filter(|declared| declared.token > 0)))
+    Ok(Read { key, declared: declaration.filter(|declared| declared.token > 0), problem })
 }
 
 /// Watches the group, and asks for a read when it changes. Reads do not depend on it.

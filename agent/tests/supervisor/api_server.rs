@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -20,6 +20,7 @@ use tokio::{net::TcpListener, runtime::Runtime};
 #[derive(Default)]
 struct Shared {
     declaration: Mutex<Value>,
+    without_agent: AtomicBool,
     reads: AtomicU64,
 }
 
@@ -52,6 +53,11 @@ impl ApiServer {
         *self.shared.declaration.lock().unwrap() = json!({ "token": token, "run": run });
     }
 
+    /// Whether the group has `spec.agent`. It has, unless this says otherwise.
+    pub fn set_agent(&self, has_agent: bool) {
+        self.shared.without_agent.store(!has_agent, Ordering::Relaxed);
+    }
+
     /// How many reads it has answered.
     pub fn reads(&self) -> u64 {
         self.shared.reads.load(Ordering::Relaxed)
@@ -69,7 +75,8 @@ impl ApiServer {
 async fn read(State(shared): State<Arc<Shared>>) -> Json<Value> {
     shared.reads.fetch_add(1, Ordering::Relaxed);
     let declaration = shared.declaration.lock().unwrap().clone();
-    Json(json!({ "status": { "key": "shop/web", "declaration": declaration } }))
+    let spec = if shared.without_agent.load(Ordering::Relaxed) { json!({}) } else { json!({ "agent": {} }) };
+    Json(json!({ "spec": spec, "status": { "key": "shop/web", "declaration": declaration } }))
 }
 
 /// Watches are not served: reads do not depend on them.

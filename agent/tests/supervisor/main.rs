@@ -58,6 +58,23 @@ fn a_program_starts_with_its_term_and_ends_with_the_next() {
     assert_eq!(container.processes("sleep 1000"), 0);
 }
 
+#[test]
+fn a_group_without_agents_is_told_once() {
+    let api = ApiServer::start();
+    api.set_agent(false);
+    let container = Container::start(&api, "exec sleep 1000");
+    let lines = |text: &str| container.log().lines().filter(|line| line.contains(text)).count();
+    eventually("the reason", || lines("LeaderGroup shop/web has no spec.agent") > 0);
+    let seen = api.reads();
+    eventually("two more reads", || api.reads() >= seen + 2);
+    assert_eq!(lines("has no spec.agent"), 1, "{}", container.log());
+    api.set_agent(true);
+    api.declare(7, &container.boot(), true, LEASE);
+    eventually("the program", || container.processes("sleep 1000") > 0);
+    api.set_agent(false);
+    eventually("the reason, again", || lines("has no spec.agent") == 2);
+}
+
 /// A program that ignores SIGTERM, and leaves behind a daemon in a session of its own.
 const STUBBORN: &str = "trap '' TERM; (setsid sh -c 'trap \"\" TERM; sleep 1001 & wait' &); touch ran; \
                         while :; do date +%s.%N >alive; sleep 0.05; done";

@@ -17,6 +17,8 @@ use report::Report;
 /// How long a change of holder may go on before it is reported. A report on each of its steps would compete with the
 /// next step for the API server.
 const QUICK_CHANGE: Duration = Duration::from_secs(5);
+/// The same while a change waits for a program or a hook. Nothing competes with a report then.
+const QUICK_WAIT: Duration = Duration::from_millis(500);
 /// The same for a deletion. A report would also change the version of the group, on which its last step depends.
 const QUICK_DELETION: Duration = Duration::from_secs(10);
 
@@ -115,11 +117,15 @@ impl Group {
         if matches!(self.election.phase(), Phase::Stable) && !self.election.busy() {
             self.trouble = None;
         }
-        let quick = match self.election.phase() {
-            Phase::Retiring(_) => Some(QUICK_DELETION),
-            _ => self.election.is_changing().then_some(QUICK_CHANGE),
-        };
-        self.report.quiet_until = quick.map(|quick| self.report.quiet_until.unwrap_or(now + quick));
+        let waits = self.election.waits_for_program().is_some() || self.election.waits_for_hooks().is_some();
+        self.report.stay_quiet(
+            match self.election.phase() {
+                Phase::Retiring(_) => Some(QUICK_DELETION),
+                _ if waits => Some(QUICK_WAIT),
+                _ => self.election.is_changing().then_some(QUICK_CHANGE),
+            },
+            now,
+        );
         effects
     }
 

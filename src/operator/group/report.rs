@@ -50,6 +50,12 @@ pub(in crate::operator) struct Report {
 }
 
 impl Report {
+    /// A change of holder is under way, and is not reported within this time; none if there is none.
+    pub(super) fn stay_quiet(&mut self, patience: Option<Duration>, now: Duration) {
+        let until = patience.map(|patience| now + patience);
+        self.quiet_until = until.map(|until| self.quiet_until.map_or(until, |before| before.min(until)));
+    }
+
     /// Whether a minor change may be written now. If not, it is put off.
     pub(in crate::operator) fn allows_minor(&mut self, now: Duration) -> bool {
         let due = self.minor.due(MINOR, now);
@@ -97,6 +103,20 @@ impl PartialEq for Inputs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_is_reported_sooner_when_it_begins_to_wait() {
+        let (mut report, second) = (Report::default(), Duration::from_secs(1));
+        let mut until = |patience: Option<u32>, now| {
+            report.stay_quiet(patience.map(|patience| second * patience), second * now);
+            report.quiet_until
+        };
+        assert_eq!(until(Some(5), 10), Some(second * 15));
+        assert_eq!(until(Some(5), 12), Some(second * 15), "a later step of the same change");
+        assert_eq!(until(Some(1), 13), Some(second * 14));
+        assert_eq!(until(Some(5), 14), Some(second * 14));
+        assert_eq!((until(None, 16), until(Some(5), 20)), (None, Some(second * 25)));
+    }
 
     #[test]
     fn minor_changes_are_written_in_a_short_burst_and_then_once_an_interval() {
