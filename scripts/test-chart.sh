@@ -130,6 +130,23 @@ while IFS= read -r key; do
 done < <(grep -oE '\[file: [A-Za-z.]+\]' <<<"$help" | sed -E 's/^\[file: (.*)\]$/\1/')
 
 
+# Prometheus accepts every expression of the dashboard, with values for Grafana's variables.
+python3 - "$chart/dashboards/leadergroup.json" >"$out/dashboard" <<'PYTHON'
+import json, sys
+
+board = json.load(open(sys.argv[1]))
+queries = [target for panel in board["panels"] for target in panel["targets"]] + board["annotations"]["list"]
+values = {"$__rate_interval": "5m", "$namespace": ".*", "$group": ".*"}
+for number, query in enumerate(queries):
+    expression = query["expr"]
+    for name, value in values.items():
+        expression = expression.replace(name, value)
+    queries[number] = {"record": f"query:{number}", "expr": expression}
+print(json.dumps({"groups": [{"name": "dashboard", "rules": queries}]}))
+PYTHON
+checks=$((checks + 1))
+promtool check rules "$out/dashboard" >"$out/promtool" 2>&1 || complain "dashboard: promtool: $(cat "$out/promtool")"
+
 # The operator has every metric that the alerts and the dashboard use. The code registers them without the common prefix
 # and without the suffixes of counters and histograms.
 while IFS= read -r metric; do
