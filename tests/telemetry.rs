@@ -53,8 +53,8 @@ fn each_metric_says_what_happened() {
     let metrics = Metrics::new();
     metrics.set_groups(GroupState::Active, 2);
     metrics.set_groups(GroupState::Vacant, 1);
-    metrics.set_group("shop", "web", reading());
-    metrics.set_group("shop", "db", GroupReading { active: false, eligible: 0, ..reading() });
+    metrics.set_group("shop", "web", reading(), Duration::ZERO);
+    metrics.set_group("shop", "db", GroupReading { active: false, eligible: 0, ..reading() }, Duration::ZERO);
     metrics.holder_changed("shop", "web", ChangeKind::Failure);
     metrics.failover("Silent", Duration::from_millis(40));
     metrics.failover("Silent", Duration::from_secs(70));
@@ -166,7 +166,7 @@ fn promtool_has_nothing_against_the_metrics() {
     let store = Store::refusing(LockError::Invalid { what: "URL", problem: "is missing".to_owned() });
     let metrics = Metrics::new().with(|registry| LockMetrics::new(&store).register(registry));
     metrics.set_groups(GroupState::Active, 1);
-    metrics.set_group("shop", "web", reading());
+    metrics.set_group("shop", "web", reading(), Duration::ZERO);
     metrics.failover("Silent", Duration::from_millis(40));
     metrics.probe("success");
     metrics.lock_operation("acquire", LockOutcome::Refused);
@@ -216,17 +216,18 @@ fn the_series_of_a_group_end_with_its_ownership() {
     let metrics = Metrics::new();
     for n in 0..100 {
         let name = format!("g{n}");
-        metrics.set_group("shop", &name, reading());
+        metrics.set_group("shop", &name, reading(), Duration::ZERO);
         metrics.holder_changed("shop", &name, ChangeKind::Planned);
         metrics.forget_group("shop", &name);
     }
     metrics.holder_changed("shop", "never-read", ChangeKind::Planned);
     metrics.forget_group("shop", "never-read");
-    metrics.set_group("shop", "stays", reading());
+    metrics.set_group("shop", "stays", reading(), Duration::ZERO);
     let samples = samples(&metrics.encode().unwrap());
     let of_groups: Vec<_> = samples.keys().filter(|series| series.contains("namespace=")).collect();
+    // Seven gauges, two conditions, the outage, and four kinds of changes.
     assert!(
-        !of_groups.is_empty() && of_groups.iter().all(|series| series.contains("stays")),
+        of_groups.len() == 14 && of_groups.iter().all(|series| series.contains("stays")),
         "{of_groups:?}"
     );
 }
@@ -239,18 +240,17 @@ fn the_series_of_a_group_follow_what_is_read() {
         shown.get(&format!("leadergroup_{name}{{namespace=\"shop\",name=\"web\"{rest}}}")).copied()
     };
     let ready = |status| series("group_condition", &format!(",type=\"Ready\",status=\"{status}\""));
-    metrics.set_group("shop", "web", reading());
+    metrics.set_group("shop", "web", reading(), Duration::ZERO);
     assert_eq!((ready("true"), ready("false")), (Some(1.0), None));
     let conditions = vec![("Ready", false)];
-    let unwell = GroupReading {
-        works: false,
-        conditions,
-        outage: Duration::from_secs(2),
-        changed_at: None,
-        ..reading()
-    };
-    metrics.set_group("shop", "web", unwell.clone());
-    metrics.set_group("shop", "web", GroupReading { labelled: 2, token: 8, ..unwell });
+    let unwell = GroupReading { works: false, conditions, changed_at: None, ..reading() };
+    metrics.set_group("shop", "web", unwell.clone(), Duration::from_secs(2));
+    metrics.set_group(
+        "shop",
+        "web",
+        GroupReading { labelled: 2, token: 8, ..unwell },
+        Duration::from_secs(2),
+    );
     assert_eq!((ready("true"), ready("false")), (None, Some(1.0)));
     assert_eq!(series("outage_seconds_total", ""), Some(4.0));
     assert_eq!((series("active_works", ""), series("last_change_timestamp_seconds", "")), (Some(0.0), None));
@@ -266,19 +266,19 @@ fn counters_of_a_group_outlive_its_ownership() {
         shown.retain(|series| series.contains("namespace="));
         shown
     };
-    metrics.set_group("shop", "web", reading());
+    metrics.set_group("shop", "web", reading(), Duration::ZERO);
     metrics.holder_changed("shop", "web", ChangeKind::Failure);
     metrics.disown_group("shop", "web");
     let counters = ["leadergroup_outage_seconds_total", "leadergroup_holder_changes_total"];
     assert!(series().iter().all(|one| counters.iter().any(|name| one.starts_with(name))), "{:?}", series());
-    metrics.set_group("shop", "web", reading());
+    metrics.set_group("shop", "web", reading(), Duration::ZERO);
     let failures = "leadergroup_holder_changes_total{namespace=\"shop\",name=\"web\",kind=\"failure\"}";
     assert_eq!(samples(&metrics.encode().unwrap()).get(failures), Some(&1.0));
     metrics.forget_group("shop", "web");
     assert_eq!(series(), [""; 0]);
 }
 
-/// What a group with an active pod and two standbys looks like.
+/// A group with an active pod, two standbys that could be active, and one that could not.
 fn reading() -> GroupReading {
     GroupReading {
         active: true,
@@ -289,7 +289,6 @@ fn reading() -> GroupReading {
         token: 7,
         changed_at: Some(1_790_000_000),
         conditions: vec![("Ready", true), ("Stalled", false)],
-        outage: Duration::ZERO,
     }
 }
 

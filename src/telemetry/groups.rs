@@ -29,8 +29,6 @@ pub struct GroupReading {
     pub changed_at: Option<i64>,
     /// The conditions by their types, and whether each is true.
     pub conditions: Vec<(&'static str, bool)>,
-    /// The time since the last reading, if no active pod works.
-    pub outage: Duration,
 }
 
 /// What a change of holder means for the former holder.
@@ -124,9 +122,9 @@ impl GroupSeries {
         );
     }
 
-    pub(super) fn set(&self, namespace: &str, name: &str, reading: GroupReading) {
-        let labels = GroupLabels { namespace: namespace.to_owned(), name: name.to_owned() };
-        self.outage.get_or_create(&labels).inc_by(reading.outage.as_secs_f64());
+    pub(super) fn set(&self, namespace: &str, name: &str, reading: GroupReading, outage: Duration) {
+        let labels = GroupLabels::new(namespace, name);
+        self.outage.get_or_create(&labels).inc_by(outage.as_secs_f64());
         let mut known = self.known.lock();
         let before = known.get(&labels);
         if before.is_none() {
@@ -135,7 +133,7 @@ impl GroupSeries {
                 drop(self.changes.get_or_create(&labels.change(kind)));
             }
         }
-        if before.is_some_and(|before| before.reads_like(&reading)) {
+        if before == Some(&reading) {
             return;
         }
         let removed = before.into_iter().flat_map(|before| &before.conditions);
@@ -159,14 +157,14 @@ impl GroupSeries {
     }
 
     pub(super) fn changed(&self, namespace: &str, name: &str, kind: ChangeKind) {
-        let labels = GroupLabels { namespace: namespace.to_owned(), name: name.to_owned() };
+        let labels = GroupLabels::new(namespace, name);
         self.changes.get_or_create(&labels.change(kind)).inc();
     }
 
     /// Removes the gauges of a group that another replica owns. The counters stay: what was counted last may not have
     /// been read yet.
     pub(super) fn disown(&self, namespace: &str, name: &str) {
-        let labels = GroupLabels { namespace: namespace.to_owned(), name: name.to_owned() };
+        let labels = GroupLabels::new(namespace, name);
         let Some(before) = self.known.lock().remove(&labels) else { return };
         let Self { active, works, labelled, eligible, members, token, changed_at, .. } = self;
         for gauges in [active, works, labelled, eligible, members, token, changed_at] {
@@ -180,7 +178,7 @@ impl GroupSeries {
     /// Removes all series of a group that is gone.
     pub(super) fn forget(&self, namespace: &str, name: &str) {
         self.disown(namespace, name);
-        let labels = GroupLabels { namespace: namespace.to_owned(), name: name.to_owned() };
+        let labels = GroupLabels::new(namespace, name);
         self.outage.remove(&labels);
         for kind in ChangeKind::ALL {
             self.changes.remove(&labels.change(kind));
@@ -188,14 +186,11 @@ impl GroupSeries {
     }
 }
 
-impl GroupReading {
-    /// Whether all gauges read the same.
-    fn reads_like(&self, other: &Self) -> bool {
-        *self == Self { outage: self.outage, ..other.clone() }
-    }
-}
-
 impl GroupLabels {
+    fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
     fn condition(&self, (kind, holds): (&'static str, bool)) -> ConditionLabels {
         let (namespace, name) = (self.namespace.clone(), self.name.clone());
         ConditionLabels { namespace, name, r#type: kind, status: if holds { "true" } else { "false" } }

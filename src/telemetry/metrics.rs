@@ -220,9 +220,9 @@ impl Metrics {
             .set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// Sets the series of an owned group.
-    pub fn set_group(&self, namespace: &str, name: &str, reading: GroupReading) {
-        self.each_group.set(namespace, name, reading);
+    /// Sets the series of an owned group. `outage` is the time since the last call for which no active pod worked.
+    pub fn set_group(&self, namespace: &str, name: &str, reading: GroupReading, outage: Duration) {
+        self.each_group.set(namespace, name, reading, outage);
     }
 
     /// The holder of an owned group has changed.

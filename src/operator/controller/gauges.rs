@@ -29,9 +29,11 @@ impl Controller {
                 metrics.disown_group(&name.namespace, &name.name);
                 continue;
             };
-            let reading = reading(group, elapsed);
+            let reading = reading(group);
             let state = state_of(seen, group, reading.active);
-            metrics.set_group(&name.namespace, &name.name, reading);
+            // This process may have stood still, and another replica may have owned the group meanwhile.
+            let outage = if reading.works { Duration::ZERO } else { elapsed.min(2 * IDLE) };
+            metrics.set_group(&name.namespace, &name.name, reading, outage);
             if let Some(index) = kinds.iter().position(|known| *known == state) {
                 counts[index] += 1;
             }
@@ -42,24 +44,21 @@ impl Controller {
 }
 
 /// What the group's series show.
-fn reading(group: &Group, elapsed: Duration) -> GroupReading {
+fn reading(group: &Group) -> GroupReading {
     let (election, status) = (group.election(), group.record().status());
     let members = &election.world().members;
     let count = |which: &dyn Fn(&Member) -> bool| {
         u32::try_from(members.iter().filter(|member| which(member)).count()).unwrap_or(u32::MAX)
     };
-    let works = election.has_healthy_active();
     GroupReading {
         active: election.active().is_some(),
-        works,
+        works: election.has_healthy_active(),
         labelled: count(&|member| member.role == Role::Active),
         eligible: count(&|member| member.verdict == Verdict::Eligible),
         members: count(&|_| true),
         token: election.row().token,
         changed_at: status.and_then(|status| status.history.first()).map(|change| change.at.0.as_second()),
         conditions: group.report.conditions.clone(),
-        // This process may have stood still, and another replica may have owned the group meanwhile.
-        outage: if works { Duration::ZERO } else { elapsed.min(2 * IDLE) },
     }
 }
 

@@ -26,7 +26,7 @@ struct State {
     storm: Storm,
     /// The kind of the fault that lets the answers to most writes of slices be lost, if there is one.
     slices: Option<&'static str>,
-    /// When requests for which slices, and reads of which pods, were left without an answer.
+    /// The requests for slices and the reads of pods that got no answer: the object, and when each was sent.
     unanswered: Vec<(Kind, Key, Instant)>,
     /// The declarations that take effect late: the group, when each was sent, and how much later it takes effect.
     late: Vec<(Key, Instant, Duration)>,
@@ -91,7 +91,7 @@ impl Ways {
         self.0.lock().slices.filter(|_| writes)
     }
 
-    /// When requests for which slices, and reads of which pods, were left without an answer.
+    /// The requests for slices and the reads of pods that got no answer: the object, and when each was sent.
     pub fn unanswered(&self) -> Vec<(Kind, Key, Instant)> {
         self.0.lock().unanswered.clone()
     }

@@ -204,10 +204,7 @@ fn a_database_that_is_away_ends_the_session_after_its_ttl_and_no_deletion_waits_
     assert!(case.apply(down()).is_empty() && away(&mut case));
     assert_eq!(case.dirty(), ["other"], "the outage is worth a report");
     let other = LockError::NoConnection { detail: "all are busy".to_owned() };
-    assert!(
-        case.apply(Event::Lock(LockNews::Down(other))).is_empty(),
-        "a long outage is not worded anew each time"
-    );
+    assert!(case.apply(Event::Lock(LockNews::Down(other))).is_empty(), "a long outage keeps its text");
     let requests = case.beat(own, &[own]);
     assert!(matches!(requests[0], Request::Log(Notice::DatabaseUp)), "{requests:?}");
     assert!(!away(&mut case));
