@@ -19,6 +19,14 @@ cmp -s crds/leadergroups.yaml charts/leadergroup/crd-files/leadergroups.yaml ||
 
 scripts/release/version.sh >/dev/null || failed=1
 
+# The Containerfile's build has the manifest of each crate, and the sources that a manifest names.
+context=$(mktemp -d)
+trap 'rm -rf "$context"' EXIT
+mapfile -t kept < <(sed -n 's/^!//p' .dockerignore)
+git ls-files -z -- "${kept[@]}" | tar --null --files-from - --create --file - | tar --extract --file - --directory "$context"
+(cd "$context" && cargo metadata --no-deps --locked --offline --format-version 1 >/dev/null) ||
+  complain ".dockerignore leaves out what the build of the image needs"
+
 # The workflows of GitHub are valid.
 source scripts/go-tool.sh
 if go_tool github.com/rhysd/actionlint/cmd/actionlint v1.7.12; then
