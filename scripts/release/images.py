@@ -23,6 +23,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 OCI = "application/vnd.oci.image"
 NAME = "org.opencontainers.image"
+# As in the images of Debian, for `kubectl exec`.
+PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def stages(text):
@@ -98,7 +100,7 @@ def manifest(layout, stage, platform, labels, created, epoch):
         "architecture": platform,
         "os": "linux",
         "created": created,
-        "config": {**stage["config"], "Labels": labels},
+        "config": {**stage["config"], "Env": [PATH], "Labels": labels},
         "rootfs": {"type": "layers", "diff_ids": [digest(content)]},
         "history": [{"created": created, "created_by": "scripts/release/images.py"}],
     }

@@ -9,6 +9,8 @@ cd "$(dirname "$0")/../.."
 source scripts/release/zig.sh
 
 declare -A targets=([amd64]=x86_64-unknown-linux-musl [arm64]=aarch64-unknown-linux-musl)
+# Rust makes position-independent programs for amd64, and asks the linker for them in words that Zig passes over.
+declare -A linking=([amd64]='-C link-arg=-pie' [arm64]='')
 version=$(scripts/release/version.sh)
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 
@@ -31,7 +33,8 @@ for platform in ${PLATFORMS:-amd64 arm64}; do
     # The allocator is compiled for a size of pages, and also works with smaller ones: arm64 has kernels with 64 KiB.
     # shellcheck disable=SC2086 # the options are words
     JEMALLOC_SYS_WITH_LG_PAGE=$([[ $platform == arm64 ]] && echo 16 || echo 12) RUSTFLAGS=$remap \
-      zig_build --locked --profile "$profile" --package "$package" --bin "$program" --target "$target" $options
+      zig_build --locked --profile "$profile" --package "$package" --bin "$program" --target "$target" $options -- \
+      ${linking[$platform]}
     built=dist/bin/$platform/$program
     install -m 755 "$CARGO_TARGET_DIR/$target/$profile/$program" "$built"
     ! readelf --dynamic --program-headers "$built" | grep -E 'NEEDED|INTERP' ||

@@ -33,6 +33,8 @@ for image in $operator; do
   [[ "$image" == "ghcr.io/leadergroup/leadergroup:$version" ]] || fail "an operator runs $image"
 done
 [[ -n "$operator" ]] || fail "no operator runs"
+[[ "$(kubectl --namespace leadergroup exec deployment/leadergroup -- leadergroup version)" == "leadergroup $version" ]] ||
+  fail "the operator is not $version"
 
 echo "==> a switchover"
 active() { kubectl get pods --selector "app=$1,leadergroup.dev/role=active" --output name; }
