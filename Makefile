@@ -51,13 +51,13 @@ check: fmt-check ## Run the fast checks: formatting, lints, unit tests
 ##@ Test cluster
 
 .PHONY: cluster
-cluster: root prerequisites e2e-build ## Start the test cluster and print how to configure kubectl for it
+cluster: root prerequisites e2e-build agent ## Start the test cluster and print how to configure kubectl for it
 	"$(E2E)" build
-	"$(E2E)" up --operator "$(CARGO_TARGET_DIR)/debug/leadergroup" --agent "$(CARGO_TARGET_DIR)/debug/leadergroup-agent"
+	"$(E2E)" up --operator "$(CARGO_TARGET_DIR)/debug/leadergroup" --agent "$(AGENT)"
 	@echo
 	@echo 'The lines above configure kubectl for the cluster; `eval "$$($(E2E) env)"` runs them.'
-	@echo 'The nodes have the images of the operator, busybox and PostgreSQL, and leadergroup/supervised:test: busybox'
-	@echo 'with the agent. To install the operator:'
+	@echo 'The nodes have the images of the operator, the agent (ghcr.io/leadergroup/leadergroup-agent:0.1.0), busybox and'
+	@echo 'PostgreSQL, and leadergroup/supervised:test: busybox with the agent. To install the operator:'
 	@echo '  helm install leadergroup $(CHART) --namespace leadergroup --create-namespace \'
 	@echo '    --set postgresql.image.tag=15 --wait'
 	@echo '`make cluster-down` stops the cluster.'

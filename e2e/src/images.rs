@@ -21,6 +21,8 @@ pub const BUSYBOX: &str = "docker.io/library/busybox:1.37";
 pub const POSTGRES: &str = "docker.io/library/postgres:15";
 /// The operator, unless the chart's values name another image.
 pub const OPERATOR: &str = "ghcr.io/leadergroup/leadergroup:0.1.0";
+/// The agent alone, under the name that `leadergroup agent inject` uses by default.
+pub const AGENT_ALONE: &str = "ghcr.io/leadergroup/leadergroup-agent:0.1.0";
 /// Busybox with the agent.
 pub const SUPERVISED: &str = "docker.io/leadergroup/supervised:test";
 /// The same with the programs that agents run in examples.
@@ -73,6 +75,13 @@ impl Image {
         let content =
             Content::Program { path: path.to_path_buf(), installed: "/usr/local/bin/leadergroup".to_owned() };
         Self { name: name.to_owned(), content }
+    }
+
+    /// The agent's image, made from the static program at `path`. Pods copy it from there.
+    pub fn agent(path: &Path) -> Self {
+        let content =
+            Content::Program { path: path.to_path_buf(), installed: "/leadergroup-agent".to_owned() };
+        Self { name: AGENT_ALONE.to_owned(), content }
     }
 
     /// An image for programs that run under the agent at `path`.

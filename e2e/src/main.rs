@@ -51,7 +51,7 @@ enum Action {
         /// The name of the operator's image.
         #[arg(long, default_value = images::OPERATOR)]
         operator_image: String,
-        /// Load an image of busybox with the agent, this program, on every node.
+        /// Load an image of the agent, this static program, and one of busybox with it, on every node.
         #[arg(long, value_name = "PROGRAM")]
         agent: Option<PathBuf>,
         /// kube-proxy's minSyncPeriod in milliseconds; 1000 is kube-proxy's default.
@@ -147,7 +147,7 @@ async fn run(action: Action) -> Result<()> {
             Ok(())
         }
         Action::Up { nodes, operator, operator_image, agent, proxy_min_sync_period_ms } => {
-            let agent = agent.iter().map(|path| Image::supervised(path));
+            let agent = agent.iter().flat_map(|path| [Image::agent(path), Image::supervised(path)]);
             let operator = operator.iter().map(|path| Image::operator(&operator_image, path));
             let config = Config {
                 nodes,

@@ -22,17 +22,17 @@ impl Group {
         if !is_due || self.deleting.is_under_way() {
             return;
         }
-        let pods: Vec<_> = self.demoted(holder).collect();
-        if pods.is_empty() || self.known.row.reason == Some(Reason::Rollout) {
+        let (pods, reason) = (self.demoted(holder).collect::<Vec<_>>(), self.known.row.reason);
+        if pods.is_empty() || reason == Some(Reason::Rollout) {
             self.deleting.refused = None;
             return;
         }
-        let due = self.deleting.due(now);
+        let due = self.deleting.due(reason, now);
         if now < due {
             return self.wake_at(due);
         }
         let ticket = self.emit(Effect::Delete(pods), effects);
-        self.deleting.begin(ticket);
+        self.deleting.begin(ticket, reason);
     }
 
     fn demoted(&self, holder: &str) -> impl Iterator<Item = PodAt> {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::event::Ticket;
+use crate::api::Reason;
 
 /// The wait after the first failure. It doubles with each further failure.
 pub(super) const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -14,7 +15,8 @@ const STAMP_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause after the first deletion that fails, and after one that succeeds: the watch has not shown it yet.
 const FIRST_DELETION_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_DELETION_PAUSE: Duration = Duration::from_mins(1);
-/// How often former holders are deleted. A new pod may become active only to fail like the one before it.
+/// How often former holders are deleted, but for changes that a user requested. A new pod may become active only to
+/// fail like the one before it.
 const DELETIONS: Limit = Limit { interval: Duration::from_mins(5), burst: 4 };
 
 /// The pause after this many consecutive failures, where `first` is the one after the first.
@@ -119,12 +121,13 @@ impl Stamping {
 /// The deletion of former holders.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deleting {
-    under_way: Option<Ticket>,
+    /// The ticket, and the reason of the change.
+    under_way: Option<(Ticket, Option<Reason>)>,
     /// The earliest time of the next one.
     after: Duration,
     /// Consecutive failures, for the pauses between them.
     failures: u32,
-    /// The deletions of the past.
+    /// The deletions of the past that are limited.
     rate: Rate,
     /// Why the API server does not let the operator delete a pod.
     pub(super) refused: Option<String>,
@@ -133,28 +136,35 @@ pub(super) struct Deleting {
 impl Deleting {
     /// Whether this is its ticket.
     pub(super) fn is(&self, ticket: Ticket) -> bool {
-        self.under_way == Some(ticket)
+        self.under_way.as_ref().is_some_and(|(under_way, _)| *under_way == ticket)
     }
 
     pub(super) fn is_under_way(&self) -> bool {
         self.under_way.is_some()
     }
 
-    /// The earliest time of the next one: not later than now, if it may begin now.
-    pub(super) fn due(&self, now: Duration) -> Duration {
-        self.after.max(self.rate.due(DELETIONS, now))
+    /// The earliest time of the next one, after a change for a reason: not later than now, if it may begin now.
+    pub(super) fn due(&self, reason: Option<Reason>, now: Duration) -> Duration {
+        if Self::is_limited(reason) { self.after.max(self.rate.due(DELETIONS, now)) } else { self.after }
     }
 
-    pub(super) fn begin(&mut self, ticket: Ticket) {
-        self.under_way = Some(ticket);
+    pub(super) fn begin(&mut self, ticket: Ticket, reason: Option<Reason>) {
+        self.under_way = Some((ticket, reason));
+    }
+
+    /// A failure may repeat itself without end. A request is made once, by a user who wants connections to end now.
+    fn is_limited(reason: Option<Reason>) -> bool {
+        reason != Some(Reason::Switchover)
     }
 
     /// Its outcome has arrived.
     pub(super) fn end(&mut self, done: bool, now: Duration) {
-        self.under_way = None;
+        let reason = self.under_way.take().and_then(|(_, reason)| reason);
         if done {
             self.failures = 0;
-            self.rate.count(DELETIONS, now);
+            if Self::is_limited(reason) {
+                self.rate.count(DELETIONS, now);
+            }
         } else {
             self.failures += 1;
         }

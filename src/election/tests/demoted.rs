@@ -110,6 +110,21 @@ fn former_holders_are_deleted_in_a_short_burst_and_then_once_an_interval() {
 }
 
 #[test]
+fn a_change_that_a_user_requests_is_not_limited_and_uses_nothing_of_the_limit() {
+    let row = Row { reason: Some(Reason::Switchover), ..row(6, Some("b"), true) };
+    let mut case = Case::new(followed(), row);
+    for _ in 0..10 {
+        assert_eq!(case.effect(), Effect::Delete(vec![known("a")]));
+        let (ticket, _) = case.asked[0];
+        case.step(Event::Outcome(ticket, Outcome::Deleted(None), followed()));
+        case.now += Duration::from_secs(1);
+        case.step(Event::Tick);
+    }
+    let due = case.group.deleting.due(Some(Reason::Silent), case.now);
+    assert_eq!(due, case.now, "failures have the whole limit left");
+}
+
+#[test]
 fn a_former_holder_that_was_not_deleted_in_time_is_deleted_after_the_next_change() {
     let mut world = followed();
     world.members[1].verdict = Verdict::Ended(Reason::PodDeleted);

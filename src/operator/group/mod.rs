@@ -19,8 +19,9 @@ use report::Report;
 const QUICK_CHANGE: Duration = Duration::from_secs(5);
 /// The same while a change waits for a program or a hook. Nothing competes with a report then.
 const QUICK_WAIT: Duration = Duration::from_millis(500);
-/// The same for a deletion. A report would also change the version of the group, on which its last step depends.
-const QUICK_DELETION: Duration = Duration::from_secs(10);
+/// The same for a deletion. A report would also change the version of the group, on which its last step depends: while
+/// a thousand groups are deleted at once, it would cost each that is reported three more requests.
+const QUICK_DELETION: Duration = Duration::from_secs(30);
 
 /// A group as the controller runs it.
 #[derive(Debug)]
