@@ -211,8 +211,8 @@ async fn the_policy_and_the_command_refuse_the_same_pods_and_say_why() {
     assert!(error.contains("another LeaderGroup"), "{error}");
 }
 
-/// While the policies are not in force, the gate keeps the program from running. So it is needed, and goes only with the
-/// agent in its place.
+/// While the policies are not in force, the gate keeps the program from running. So it is needed, and is removed only
+/// together with the agent's arrival.
 #[tokio::test]
 async fn a_pod_that_would_run_without_the_policy_is_refused() {
     let stage = Stage::new().await;
