@@ -6,9 +6,8 @@ use jiff::Timestamp;
 use k8s_openapi::{
     NamespaceResourceScope,
     api::{
-        core::v1::{Node, Pod, Service},
+        core::v1::{Event, Node, Pod, Service},
         discovery::v1::EndpointSlice,
-        events::v1::Event,
     },
 };
 use kube::{
@@ -124,7 +123,7 @@ impl Cluster {
         let mut params = params.limit(PAGE);
         let mut found = Vec::new();
         loop {
-            let page = self.call(what, api.list(&params)).await?;
+            let page = self.call(what, Box::pin(api.list(&params))).await?;
             found.extend(page.items);
             match page.metadata.continue_.filter(|next| !next.is_empty()) {
                 Some(next) => params.continue_token = Some(next),
@@ -142,7 +141,7 @@ impl Cluster {
         let listed = self.list(&self.of::<Sighting>(namespace), &what, ListParams::default()).await;
         listed.map_err(|mut failure| {
             if namespace.is_none() && failure.kind == Kind::Forbidden {
-                failure.remedy = "Leave -A out: you may have the right in single namespaces.".to_owned();
+                "Leave -A out: you may have the right in single namespaces.".clone_into(&mut failure.remedy);
             }
             failure
         })
@@ -152,7 +151,7 @@ impl Cluster {
     pub(super) async fn group(&self, name: &GroupName) -> Result<LeaderGroup, Failure> {
         let api = self.of::<Sighting>(Some(&name.namespace));
         let what = format!("read the LeaderGroup {} of the namespace {}", name.name, name.namespace);
-        match self.call(&what, api.get(&name.name)).await {
+        match self.call(&what, Box::pin(api.get(&name.name))).await {
             Ok(Sighting(Ok(group))) => Ok(group),
             Ok(Sighting(Err(unreadable))) => Err(Failure::new(
                 format!("{}/{}: {}", name.namespace, name.name, unreadable.problem),
@@ -182,7 +181,7 @@ impl Cluster {
     pub(super) async fn see(&self, name: &GroupName) -> Result<Seen, Failure> {
         let group = self.group(name).await?;
         let namespace = Some(name.namespace.as_str());
-        let of_group = format!("regarding.kind=LeaderGroup,regarding.name={}", name.name);
+        let of_group = format!("involvedObject.kind=LeaderGroup,involvedObject.name={}", name.name);
         let (pods, services, slices, events) = (
             self.of::<Pod>(namespace),
             self.of::<Service>(namespace),
@@ -194,7 +193,7 @@ impl Cluster {
         let node = async {
             let Some(active) = active else { return Ok(None) };
             let nodes: Api<Node> = Api::all(self.client.clone());
-            self.call("read the node of the active pod", nodes.get_opt(&active.node)).await
+            self.call("read the node of the active pod", Box::pin(nodes.get_opt(&active.node))).await
         };
         let (pods, services, slices, events, node) = tokio::join!(
             self.list(&pods, "list the pods", labels),
@@ -213,9 +212,11 @@ impl Cluster {
 
 /// When an Event happened last.
 pub(super) fn when(event: &Event) -> Option<Timestamp> {
-    let series = event.series.as_ref().map(|series| series.last_observed_time.0);
+    let series = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref());
     series
-        .or_else(|| event.event_time.as_ref().map(|time| time.0))
+        .or(event.event_time.as_ref())
+        .map(|time| time.0)
+        .or_else(|| event.last_timestamp.as_ref().map(|time| time.0))
         .or_else(|| event.metadata.creation_timestamp.as_ref().map(|time| time.0))
 }
 

@@ -37,7 +37,8 @@ pub(super) fn explained(seen: &Seen) -> Explained {
     let lines = pods.clone().unwrap_or_default();
     let mut unknown = unread(seen);
     unknown.push(format!(
-        "which probes each pod answers, and the row of the lock. In the operator's pod: leadergroup explain {}/{}",
+        "which probes each pod answers, and the row of the lock. The operator's pod tells: kubectl -n leadergroup exec \
+         deployment/leadergroup -- leadergroup explain {}/{}",
         seen.group.namespace().unwrap_or_default(),
         seen.group.name_any()
     ));
@@ -86,7 +87,7 @@ fn because(seen: &Seen, pods: &[PodLine]) -> Vec<String> {
     all.extend(events.filter(|event| event.type_.as_deref() == Some("Warning")).map(|event| {
         let at = when(event).map_or_else(String::new, |at| format!(" {} ago", ago(at, seen.now)));
         let reason = event.reason.as_deref().unwrap_or("?");
-        format!("Event {reason}{at}: {}", event.note.as_deref().unwrap_or_default())
+        format!("Event {reason}{at}: {}", event.message.as_deref().unwrap_or_default())
     }));
     all
 }
@@ -288,7 +289,8 @@ mod tests {
     fn a_group_without_an_active_pod_is_explained_by_its_pods() {
         let mut seen = seen(without_active(), vec![pod("web-0", "standby", "False"), crashing("web-1")]);
         seen.events = Ok(vec![object(json!({
-            "metadata": {}, "type": "Warning", "reason": "ForeignLabel", "note": "somebody labelled web-0",
+            "metadata": {}, "involvedObject": {}, "type": "Warning", "reason": "ForeignLabel",
+            "message": "somebody labelled web-0",
             "eventTime": "2026-11-20T11:59:00.000000Z",
         }))]);
         let shown = plain(&text(&explained(&seen), &seen, None));
@@ -306,7 +308,8 @@ WHAT HAPPENS NEXT
   - the first pod that is Ready and answers its probe becomes active, at once
 
 NOT KNOWN HERE
-  ? which probes each pod answers, and the row of the lock. In the operator's pod: leadergroup explain shop/web
+  ? which probes each pod answers, and the row of the lock. The operator's pod tells: kubectl -n leadergroup exec \
+deployment/leadergroup -- leadergroup explain shop/web
 ";
         assert_eq!(shown, expected, "\n{shown}");
     }

@@ -133,8 +133,8 @@ fn health(pod: &Pod) -> String {
     if matches!(phase, "Succeeded" | "Failed") {
         return format!("has ended: {}", reason.unwrap_or_else(|| phase.to_owned()));
     }
-    let containers = status.iter().flat_map(|status| status.container_statuses.iter().flatten());
-    if let Some(problem) = containers.filter_map(container_problem).next() {
+    let mut containers = status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    if let Some(problem) = containers.find_map(container_problem) {
         return problem;
     }
     if let Some(unscheduled) = pod_condition(pod, "PodScheduled").filter(|it| it.status == "False") {

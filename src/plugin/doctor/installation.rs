@@ -185,10 +185,10 @@ fn of_deployment(deployment: &Deployment, namespaces: &BTreeSet<String>) -> Vec<
 fn watched(deployment: &Deployment) -> BTreeSet<String> {
     let pod = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
     let variables = |container: &Container| container.env.clone().unwrap_or_default();
-    let named = pod.iter().flat_map(|pod| &pod.containers).flat_map(variables);
-    let value = named.filter(|variable| variable.name == NAMESPACES).find_map(|variable| variable.value);
-    let names = value.unwrap_or_default();
-    names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    let mut all = pod.iter().flat_map(|pod| &pod.containers).flat_map(variables);
+    let found = all.find(|variable| variable.name == NAMESPACES).and_then(|variable| variable.value);
+    let listed = found.unwrap_or_default();
+    listed.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 #[cfg(test)]

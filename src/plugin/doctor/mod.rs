@@ -34,52 +34,55 @@ pub(super) enum Patient<'a> {
 
 /// Looks at everything. Fails only if there is no such group.
 pub(super) async fn findings(cluster: &Cluster, patient: &Patient<'_>) -> Result<Vec<Finding>, Failure> {
-    let served = cluster.call("ask for the served kinds", async {
-        cluster.client.list_api_group_resources("leadergroup.dev/v1alpha1").await
-    });
-    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
-    let name = LeaderGroup::crd_name();
-    let definition = cluster.call("read the definition", definitions.get(name)).await;
-    let served = served.await.map(drop);
+    let resources = cluster.client.list_api_group_resources("leadergroup.dev/v1alpha1");
+    let served = cluster.call("ask for the served kinds", Box::pin(resources)).await.map(drop);
     let is_served = served.is_ok();
+    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
+    let definition = Box::pin(definitions.get(LeaderGroup::crd_name()));
+    let definition = cluster.call("read the definition", definition).await;
     let mut all = installation::of_definition(served, definition);
-    let groups = match patient {
-        _ if !is_served => Ok(Vec::new()),
-        Patient::Group(name) => Ok(vec![Sighting(Ok(cluster.group(name).await?))]),
-        Patient::Namespace(namespace) => cluster.groups(Some(namespace)).await,
-        Patient::All => cluster.groups(None).await,
-    };
-    let own = match patient {
-        Patient::Group(name) => &name.namespace,
-        Patient::Namespace(namespace) => *namespace,
-        Patient::All => &cluster.namespace,
-    };
-    let groups = match groups {
-        Ok(groups) => groups,
-        Err(failure) => {
-            all.push(Finding::new(Level::Wrong, "groups", failure.problem, failure.remedy));
-            Vec::new()
+    let (namespace, groups) = match patient {
+        Patient::Group(name) if is_served => {
+            (name.namespace.as_str(), Ok(vec![Sighting(Ok(cluster.group(name).await?))]))
         }
+        Patient::Namespace(namespace) if is_served => (*namespace, cluster.groups(Some(namespace)).await),
+        Patient::All if is_served => (cluster.namespace.as_str(), cluster.groups(None).await),
+        _ => (cluster.namespace.as_str(), Ok(Vec::new())),
     };
-    let readable = groups.iter().filter_map(|group| group.0.as_ref().ok());
-    let is_heard = readable.clone().any(is_seen);
+    let (groups, refused) = match groups {
+        Ok(groups) => (groups, None),
+        Err(failure) => (Vec::new(), Some(failure)),
+    };
+    let is_heard = groups.iter().filter_map(|group| group.0.as_ref().ok()).any(is_seen);
     let namespaces: BTreeSet<String> = groups.iter().filter_map(ResourceExt::namespace).collect();
-    let deployments = cluster
-        .list(
-            &cluster.of::<Deployment>(None),
-            "list the Deployments of all namespaces",
-            ListParams::default().labels(installation::OPERATOR),
-        )
-        .await;
+    let everywhere = cluster.of::<Deployment>(None);
+    let labels = ListParams::default().labels(installation::OPERATOR);
+    let deployments = cluster.list(&everywhere, "list the Deployments of all namespaces", labels).await;
     all.extend(installation::of_operator(deployments, &namespaces, is_heard));
-    all.extend(rights::findings(own, rights::reviewed(cluster, own).await));
+    all.extend(rights::findings(namespace, rights::reviewed(cluster, namespace).await));
+    if let Some(failure) = refused {
+        all.push(Finding::new(Level::Wrong, "groups", failure.problem, failure.remedy));
+    } else if groups.is_empty() && is_served {
+        all.push(Finding::new(
+            Level::Hint,
+            "groups",
+            "there are none to look at",
+            "-A looks at all namespaces",
+        ));
+    }
+    all.extend(of_groups(cluster, &groups, &namespaces).await);
+    Ok(all)
+}
+
+async fn of_groups(cluster: &Cluster, groups: &[Sighting], namespaces: &BTreeSet<String>) -> Vec<Finding> {
+    let mut all = Vec::new();
     let mut seen: BTreeMap<String, Namespace> = BTreeMap::new();
-    for namespace in &namespaces {
+    for namespace in namespaces {
         let read = read(cluster, namespace).await;
         all.extend(unread(namespace, &read));
         seen.insert(namespace.clone(), read);
     }
-    for group in &groups {
+    for group in groups {
         match &group.0 {
             Ok(found) => {
                 let namespace = found.namespace().and_then(|namespace| seen.get(&namespace));
@@ -92,15 +95,7 @@ pub(super) async fn findings(cluster: &Cluster, patient: &Patient<'_>) -> Result
             }
         }
     }
-    if groups.is_empty() && is_served {
-        all.push(Finding::new(
-            Level::Hint,
-            "groups",
-            "there are none to look at",
-            "-A looks at all namespaces",
-        ));
-    }
-    Ok(all)
+    all
 }
 
 async fn read(cluster: &Cluster, namespace: &str) -> Namespace {

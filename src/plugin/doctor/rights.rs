@@ -36,7 +36,7 @@ pub(super) const RIGHTS: &[Right] = &[
     right("list", "", "pods", "status GROUP, explain, doctor"),
     right("list", "", "services", "status GROUP, doctor"),
     right("list", "discovery.k8s.io", "endpointslices", "status GROUP, doctor"),
-    right("list", "events.k8s.io", "events", "explain"),
+    right("list", "", "events", "explain"),
     right("list", "apps", "deployments", "doctor"),
     right("list", "apps", "statefulsets", "doctor"),
     right("list", "networking.k8s.io", "networkpolicies", "doctor"),
@@ -92,4 +92,24 @@ pub(super) fn findings(namespace: &str, answers: Result<Vec<(Right, bool)>, Fail
         })
         .collect();
     if missing.is_empty() { vec![Finding::fine(about, "all that the commands need")] } else { missing }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_right_to_list_groups_is_needed_for_everything() {
+        let answers = |allowed: bool| RIGHTS.iter().map(|right| (*right, allowed)).collect::<Vec<_>>();
+        let all = findings("shop", Ok(answers(true)));
+        assert_eq!(all, [Finding::fine("your rights in the namespace shop", "all that the commands need")]);
+        let none = findings("shop", Ok(answers(false)));
+        assert_eq!(none.iter().filter(|finding| finding.level == Level::Wrong).count(), 1);
+        let patch = none.iter().find(|finding| finding.text.contains("patch")).expect("the right to patch");
+        assert_eq!(
+            patch.text,
+            "you may not patch leadergroups.leadergroup.dev, which is for: switchover, pause, resume"
+        );
+        assert!(patch.remedy.contains("cluster role edit"), "{patch:?}");
+    }
 }

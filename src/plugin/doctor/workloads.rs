@@ -13,7 +13,7 @@ use kube::ResourceExt as _;
 
 use crate::api::{LeaderGroup, ProbeSpec};
 
-/// What is looked at of a Deployment, a StatefulSet or a DaemonSet.
+/// What is looked at of a `Deployment`, a `StatefulSet` or a `DaemonSet`.
 #[derive(Clone, Debug)]
 pub(super) struct Workload {
     /// Kind and name.
@@ -98,15 +98,14 @@ impl Workload {
                 containers.iter().map(|container| container.name.as_str()).collect::<Vec<_>>().join(", ");
             return vec![(text, format!("write one of: {names}"))];
         }
-        let (source, port) = match &health.probe {
-            Some(probe) => ("health.probe".to_owned(), port_of_group(probe)),
-            None => {
-                let probed = containers.iter().find(|container| {
-                    let is_named = health.container.as_ref().is_none_or(|name| *name == container.name);
-                    is_named && container.readiness_probe.is_some()
-                });
-                (format!("the readinessProbe of {name}"), probed.and_then(port_of_container))
-            }
+        let (source, port) = if let Some(probe) = &health.probe {
+            ("health.probe".to_owned(), port_of_group(probe))
+        } else {
+            let probed = containers.iter().find(|container| {
+                let is_named = health.container.as_ref().is_none_or(|name| *name == container.name);
+                is_named && container.readiness_probe.is_some()
+            });
+            (format!("the readinessProbe of {name}"), probed.and_then(port_of_container))
         };
         let Some(IntOrString::String(port)) = port else { return Vec::new() };
         let mut named = containers.iter().flat_map(|container| container.ports.iter().flatten());
