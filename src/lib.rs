@@ -3,8 +3,8 @@
 //! Of the pods that a [`LeaderGroup`](api::LeaderGroup) selects, one is active at a time. The operator elects it,
 //! gives it a fencing token from a PostgreSQL lock, and labels it, so that an ordinary Service routes only to it.
 //!
-//! There are two programs, each with a Cargo feature. `leadergroup` is the operator. `kubectl-leadergroup` is the plugin
-//! for people, which consists of [`api`] and `plugin` only.
+//! There are two programs, each with a Cargo feature. `leadergroup` is the operator. `kubectl-leadergroup` is the
+//! plugin for people, which consists of [`api`] and `plugin` only.
 
 pub mod api;
 #[cfg(feature = "operator")]

@@ -52,7 +52,7 @@ pub enum Command {
     Pause(GroupArgs),
     /// End `pause`
     Resume(GroupArgs),
-    /// Look for what is wrong with the installation, your rights and the groups; ends with status 1 if it finds something
+    /// Look for what is wrong with the installation, your rights and the groups; status 1 if something is
     Doctor(DoctorArgs),
     /// Print the completion script of a shell
     Completion(CompletionArgs),

@@ -37,8 +37,8 @@ pub(super) fn explained(seen: &Seen) -> Explained {
     let lines = pods.clone().unwrap_or_default();
     let mut unknown = unread(seen);
     unknown.push(format!(
-        "which probes each pod answers, and the row of the lock. The operator's pod tells: kubectl -n leadergroup exec \
-         deployment/leadergroup -- leadergroup explain {}/{}",
+        "which probes each pod answers, and the row of the lock. The operator's pod tells: \
+         `kubectl -n leadergroup exec deployment/leadergroup -- leadergroup explain {}/{}`",
         seen.group.namespace().unwrap_or_default(),
         seen.group.name_any()
     ));
@@ -68,6 +68,14 @@ fn because(seen: &Seen, pods: &[PodLine]) -> Vec<String> {
         all.push("the operator has not seen the last change of the spec yet".to_owned());
     }
     all.extend(pods.iter().filter(|pod| !pod.ready).map(|pod| format!("pod {} {}", pod.pod, said(pod))));
+    let doubtful = pods.iter().filter(|pod| pod.ready && pod.eligible == Some(false));
+    all.extend(doubtful.map(|pod| {
+        format!(
+            "pod {} is Ready for the kubelet, and not eligible for the operator: it does not answer its probe, may not be \
+             changed, or is selected by another group; `kubectl leadergroup doctor` names what may block probes",
+            pod.pod
+        )
+    }));
     if all.is_empty() {
         all.push("nothing is wrong".to_owned());
     }
@@ -106,14 +114,14 @@ fn next(seen: &Seen, pods: &[PodLine]) -> Vec<String> {
     if group.metadata.deletion_timestamp.is_some() {
         return vec![
             "the object goes away as soon as an operator has removed its finalizer; if it stays, no operator runs \
-             (kubectl leadergroup doctor)"
+             (`kubectl leadergroup doctor`)"
                 .to_owned(),
         ];
     }
     if !is_seen(group) {
         return vec![
             "an operator that runs and watches this namespace reports within seconds; if none does, nothing happens \
-             (kubectl leadergroup doctor)"
+             (`kubectl leadergroup doctor`)"
                 .to_owned(),
         ];
     }
@@ -174,7 +182,7 @@ fn without_active(group: &LeaderGroup) -> Vec<String> {
     let reason = condition(group, ConditionType::Active).map_or("", |active| active.reason.as_str());
     let is = |other: Reason| other.to_string() == reason;
     let sentence = if group.spec.paused {
-        "no pod becomes active until somebody resumes the group (kubectl leadergroup resume)"
+        "no pod becomes active until somebody resumes the group (`kubectl leadergroup resume`)"
     } else if is(Reason::NoPods) {
         "the first pod that has the labels of spec.selector, is Ready and answers its probe becomes active"
     } else if is(Reason::NoEligiblePod) {
@@ -197,7 +205,7 @@ fn without_active(group: &LeaderGroup) -> Vec<String> {
 fn on_failure(group: &LeaderGroup, active: &str, pods: &[PodLine]) -> Vec<String> {
     if group.spec.paused {
         return vec![format!(
-            "if {active} fails, no other pod takes over: the group is paused (kubectl leadergroup resume)"
+            "if {active} fails, no other pod takes over: the group is paused (`kubectl leadergroup resume`)"
         )];
     }
     if failed(group, ConditionType::LockStoreReachable).is_some() {
@@ -287,7 +295,10 @@ mod tests {
 
     #[test]
     fn a_group_without_an_active_pod_is_explained_by_its_pods() {
-        let mut seen = seen(without_active(), vec![pod("web-0", "standby", "False"), crashing("web-1")]);
+        let mut seen = seen(
+            without_active(),
+            vec![pod("web-0", "standby", "False"), crashing("web-1"), pod("web-2", "standby", "True")],
+        );
         seen.events = Ok(vec![object(json!({
             "metadata": {}, "involvedObject": {}, "type": "Warning", "reason": "ForeignLabel",
             "message": "somebody labelled web-0",
@@ -295,12 +306,14 @@ mod tests {
         }))]);
         let shown = plain(&text(&explained(&seen), &seen, None));
         let expected = "\
-shop/web: NOT READY. no pod is active for 4m12s; 0 of 3 pods eligible
+shop/web: NOT READY for 4m12s. No pod is active; 0 of 3 pods eligible
 
 WHY
   - none of 3 pods could be active; check that they are ready and answer their probe
   - pod web-0 is not Ready: containers with unready status: [main]
   - pod web-1 is not Ready: container main: CrashLoopBackOff (last: OOMKilled, exit code 137)
+  - pod web-2 is Ready for the kubelet, and not eligible for the operator: it does not answer its probe, may not be \
+changed, or is selected by another group; `kubectl leadergroup doctor` names what may block probes
   - web-1 took over from web-0 2d4h ago (Silent): the former pod did not answer: it hung, or its node was lost
   - Event ForeignLabel 1m ago: somebody labelled web-0
 
@@ -308,8 +321,8 @@ WHAT HAPPENS NEXT
   - the first pod that is Ready and answers its probe becomes active, at once
 
 NOT KNOWN HERE
-  ? which probes each pod answers, and the row of the lock. The operator's pod tells: kubectl -n leadergroup exec \
-deployment/leadergroup -- leadergroup explain shop/web
+  ? which probes each pod answers, and the row of the lock. The operator's pod tells: `kubectl -n leadergroup exec \
+deployment/leadergroup -- leadergroup explain shop/web`
 ";
         assert_eq!(shown, expected, "\n{shown}");
     }

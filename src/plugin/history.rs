@@ -59,7 +59,7 @@ pub(super) fn short(changes: &[Change], now: Timestamp, width: Option<usize>) ->
             remark: why(&change.reason).to_owned(),
         })
         .collect();
-    table(&["CHANGED", "FROM", "TO", "REASON", "WHAT HAPPENED"], &rows, width)
+    table(&["AGO", "FROM", "TO", "REASON", "WHAT HAPPENED"], &rows, width)
 }
 
 fn dash(pod: Option<&String>) -> String {

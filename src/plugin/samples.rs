@@ -131,13 +131,13 @@ pub(super) fn crashing(name: &str) -> Pod {
 }
 
 /// A Service with this selector.
-pub(super) fn service(name: &str, selector: Value) -> Service {
+pub(super) fn service(name: &str, selector: &Value) -> Service {
     object(json!({ "metadata": { "name": name }, "spec": { "clusterIP": "10.0.0.1", "selector": selector } }))
 }
 
 /// The Service that routes to the active pod.
 pub(super) fn good_service() -> Service {
-    service("web", json!({ "app": "web", "leadergroup.dev/role": "active" }))
+    service("web", &json!({ "app": "web", "leadergroup.dev/role": "active" }))
 }
 
 /// A slice of a Service with these pods.
@@ -162,7 +162,7 @@ pub(super) fn seen(group: LeaderGroup, pods: Vec<Pod>) -> Seen {
     Seen {
         group,
         pods: Ok(pods),
-        services: Ok(vec![good_service(), service("all", json!({ "app": "web" }))]),
+        services: Ok(vec![good_service(), service("all", &json!({ "app": "web" }))]),
         slices: Ok(vec![slice("web", &["web-1"]), slice("all", &["web-0", "web-1", "web-2"])]),
         events: Ok(Vec::new()),
         node: Ok(None),

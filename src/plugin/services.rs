@@ -194,7 +194,7 @@ mod tests {
         lines(group, &pods(), &[service], &slices).pop()
     }
 
-    fn selecting(selector: Value) -> Option<(Selects, String)> {
+    fn selecting(selector: &Value) -> Option<(Selects, String)> {
         only(&web(), service("s", selector), &["web-1"]).map(|line| (line.selects, line.problem))
     }
 
@@ -202,19 +202,19 @@ mod tests {
     fn a_service_is_known_by_what_it_selects() {
         let role = "leadergroup.dev/role";
         let fine = |selects| Some((selects, String::new()));
-        assert_eq!(selecting(json!({ "app": "web", role: "active" })), fine(Selects::Active));
-        assert_eq!(selecting(json!({ role: "active" })), fine(Selects::Active));
-        assert_eq!(selecting(json!({ "app": "web", role: "standby" })), fine(Selects::Standbys));
-        assert_eq!(selecting(json!({ "app": "web" })), fine(Selects::AllPods));
+        assert_eq!(selecting(&json!({ "app": "web", role: "active" })), fine(Selects::Active));
+        assert_eq!(selecting(&json!({ role: "active" })), fine(Selects::Active));
+        assert_eq!(selecting(&json!({ "app": "web", role: "standby" })), fine(Selects::Standbys));
+        assert_eq!(selecting(&json!({ "app": "web" })), fine(Selects::AllPods));
         for other in [json!({ "app": "other" }), json!({ "app": "other", role: "active" }), json!({})] {
-            assert_eq!(selecting(other), None);
+            assert_eq!(selecting(&other), None);
         }
-        let (selects, problem) = selecting(json!({ "app": "web", role: "actve" })).expect("a line");
+        let (selects, problem) = selecting(&json!({ "app": "web", role: "actve" })).expect("a line");
         assert!(selects == Selects::NoRole && problem.contains("write active"), "{problem}");
-        let (selects, problem) = selecting(json!({ "app": "web", role: "managed" })).expect("a line");
+        let (selects, problem) = selecting(&json!({ "app": "web", role: "managed" })).expect("a line");
         assert!(selects == Selects::NoRole && problem.contains("leadergroup.dev/group=web"), "{problem}");
         let (selects, problem) =
-            selecting(json!({ "app": "web", "tier": "x", role: "active" })).expect("a line");
+            selecting(&json!({ "app": "web", "tier": "x", role: "active" })).expect("a line");
         assert!(
             selects == Selects::OtherLabels && problem.contains("no pod of the group has tier=x"),
             "{problem}"
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_service_with_managed_endpoints_is_known_by_its_label() {
-        let mut managed = service("s", json!({}));
+        let mut managed = service("s", &json!({}));
         managed.labels_mut().insert(GROUP_LABEL.to_owned(), "web".to_owned());
         let line = only(&web(), managed, &["web-1"]).expect("a line");
         assert_eq!((line.selects, line.problem.as_str()), (Selects::Managed, ""));

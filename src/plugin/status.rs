@@ -67,6 +67,9 @@ pub(super) fn list(
 fn row(group: &GroupLine, with_namespace: bool, now: Timestamp) -> Row {
     let dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
     let short = group.eligible < 2 || group.eligible < group.members;
+    // Before the operator has seen the group, nothing is known.
+    let is_known = group.members > 0 || group.since.is_some();
+    let eligible = if is_known { format!("{}/{}", group.eligible, group.members) } else { "-".to_owned() };
     let mut cells: Vec<Cell> = Vec::new();
     cells.extend(with_namespace.then(|| group.namespace.clone().into()));
     cells.extend([
@@ -74,7 +77,7 @@ fn row(group: &GroupLine, with_namespace: bool, now: Timestamp) -> Row {
         inked(group.state.ink(), group.state.word()),
         dash(&group.active).into(),
         dash(&group.node).into(),
-        inked(if short { Ink::Warning } else { Ink::Plain }, format!("{}/{}", group.eligible, group.members)),
+        inked(if short { Ink::Warning } else { Ink::Plain }, eligible),
         group.since.map_or_else(|| "-".to_owned(), |since| ago(since, now)).into(),
     ]);
     Row { cells, remark: group.message.clone() }
@@ -143,14 +146,19 @@ pub(super) fn headline(group: &GroupLine, now: Timestamp) -> String {
     let name = Ink::Heading.paint(&format!("{}/{}", group.namespace, group.group));
     let state = group.state.ink().paint(group.state.word());
     let since = group.since.map_or_else(String::new, |since| format!(" for {}", ago(since, now)));
-    let active = match (&group.active, &group.node) {
+    let (state_since, active) = match (&group.active, &group.node) {
         (Some(pod), Some(node)) if !node.is_empty() => {
-            format!("{pod} is active on {node}{since}, token {}", group.token)
+            (String::new(), format!("{pod} is active on {node}{since}"))
         }
-        (Some(pod), _) => format!("{pod} is active{since}, token {}", group.token),
-        (None, _) => format!("no pod is active{since}"),
+        (Some(pod), _) => (String::new(), format!("{pod} is active{since}")),
+        (None, _) if group.state == State::NotReady => (since, "No pod is active".to_owned()),
+        (None, _) => (String::new(), "No pod is active".to_owned()),
     };
-    format!("{name}: {state}. {active}; {} of {} pods eligible\n", group.eligible, group.members)
+    let token = if group.active.is_some() { format!(", token {}", group.token) } else { String::new() };
+    format!(
+        "{name}: {state}{state_since}. {active}{token}; {} of {} pods eligible\n",
+        group.eligible, group.members
+    )
 }
 
 fn pod_table(pods: &[PodLine], now: Timestamp, width: Option<usize>) -> String {
@@ -199,7 +207,7 @@ fn service_table(status: &GroupStatus, width: Option<usize>) -> String {
     table(&["SERVICE", "ROUTES TO", "ENDPOINTS", "WHAT IS WRONG"], &rows, width)
 }
 
-/// The conditions, those that are not well first.
+/// The conditions, those that are not well first. The headline tells whether the group is Ready.
 fn condition_table(conditions: &[Condition], now: Timestamp, width: Option<usize>) -> String {
     let word = |condition: &Condition| {
         // Of this one False is well.
@@ -210,7 +218,8 @@ fn condition_table(conditions: &[Condition], now: Timestamp, width: Option<usize
             _ => (1, "?", Ink::Warning),
         }
     };
-    let mut sorted: Vec<&Condition> = conditions.iter().collect();
+    let shown = conditions.iter().filter(|condition| condition.type_ != ConditionType::Ready.name());
+    let mut sorted: Vec<&Condition> = shown.collect();
     sorted.sort_by_key(|condition| word(condition).0);
     let rows: Vec<Row> = sorted
         .into_iter()
@@ -299,7 +308,7 @@ web      ready      web-1       node-2  3/3       2d4h
         seen.group.status.as_mut().expect("a status").members = 2;
         let shown = plain(&text(&of_group(&seen), &seen, Some(110)));
         let expected = "\
-shop/web: NOT READY. no pod is active for 4m12s; 0 of 2 pods eligible
+shop/web: NOT READY for 4m12s. No pod is active; 0 of 2 pods eligible
   none of 3 pods could be active; check that they are ready and answer their probe
 
 POD    ROLE     NODE    ELIGIBLE  RESTARTS  AGE  KUBELET SAYS
@@ -314,8 +323,6 @@ web      the active pod  web-1                it routes to web-1, although no po
 CONDITION           IS  SINCE  THE OPERATOR SAYS
 Active              NO  4m12s  none of 3 pods could be active; check that they are ready and answer their
                                probe
-Ready               NO  4m12s  none of 3 pods could be active; check that they are ready and answer their
-                               probe
 Redundant           NO  4m12s  no other pod could take over now; check the pods that are not ready, or add
                                replicas
 Accepted            ok  4m12s  the spec can be carried out
@@ -324,9 +331,9 @@ Probed              ok  4m12s  the operator probes the pods
 LockStoreReachable  ok  4m12s  the lock's database answers
 Stalled             ok  4m12s  nothing waits for a user
 
-CHANGED  FROM   TO     REASON      WHAT HAPPENED
-2d4h     web-0  web-1  Silent      the former pod did not answer: it hung, or its node was lost
-10d      web-2  web-0  Switchover  somebody requested it
+AGO   FROM   TO     REASON      WHAT HAPPENED
+2d4h  web-0  web-1  Silent      the former pod did not answer: it hung, or its node was lost
+10d   web-2  web-0  Switchover  somebody requested it
 ";
         assert_eq!(shown, expected, "\n{shown}");
     }

@@ -40,8 +40,8 @@ const GAP: usize = 2;
 /// Remarks below their row begin here.
 const INDENT: usize = 4;
 
-/// A table. The last title is that of the remarks. Where these do not fit beside the rows, they stand below them. Without
-/// a width, each row is one line.
+/// A table. The last title is that of the remarks. Where these do not fit beside the rows, they stand below them.
+/// Without a width, each row is one line.
 pub(super) fn table(titles: &[&str], rows: &[Row], width: Option<usize>) -> String {
     let columns = titles.len() - 1;
     let has_remarks = rows.iter().any(|row| !row.remark.is_empty());
@@ -101,20 +101,34 @@ pub(super) fn point(mark: &str, ink: Ink, paragraph: &str, width: Option<usize>)
     format!("  {}{}", ink.paint(mark), &text[indent - 1..])
 }
 
+/// The words of a paragraph. A command in backticks is one word, so that it can be copied.
+fn words(paragraph: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut is_command = false;
+    for word in paragraph.split_whitespace() {
+        match words.last_mut() {
+            Some(command) if is_command => *command += &format!(" {word}"),
+            _ => words.push(word.to_owned()),
+        }
+        is_command ^= word.matches('`').count() % 2 == 1;
+    }
+    words
+}
+
 /// The lines of a paragraph. Without a width it is one line.
 fn wrapped(paragraph: &str, room: Option<usize>) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut length = 0;
-    for word in paragraph.split_whitespace() {
+    for word in words(paragraph) {
         let more = word.chars().count();
         match lines.last_mut() {
             Some(line) if room.is_none_or(|room| length + 1 + more <= room) => {
                 line.push(' ');
-                line.push_str(word);
+                line.push_str(&word);
                 length += 1 + more;
             }
             _ => {
-                lines.push(word.to_owned());
+                lines.push(word);
                 length = more;
             }
         }
@@ -167,6 +181,12 @@ mod tests {
              \x20   them\n\
              billing  ready\n"
         );
+    }
+
+    #[test]
+    fn a_command_is_not_broken() {
+        let lines = wrapped("to see it: `kubectl leadergroup status web`, or wait", Some(12));
+        assert_eq!(lines, ["to see it:", "`kubectl leadergroup status web`,", "or wait"]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `status --watch`: follows changes. A terminal shows the present state, and anything else gets a line for each change.
+//! `status --watch`: follows changes. A terminal shows the present state; anything else gets a line for each change.
 
 use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 

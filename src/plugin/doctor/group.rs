@@ -107,7 +107,7 @@ impl Check {
             self.add(Level::Hint, tcp.message.clone(), "");
         }
         if group.spec.paused {
-            let remedy = format!("kubectl leadergroup resume -n {namespace} {name}");
+            let remedy = format!("`kubectl leadergroup resume -n {namespace} {name}`");
             self.add(Level::Hint, "it is paused: nothing fails over", remedy);
         }
     }
@@ -198,11 +198,8 @@ impl Check {
         }
         if restricting.is_empty() && mesh.is_none() {
             let text = format!("{names}: Ready according to the kubelet, but perhaps not eligible");
-            self.add(
-                Level::Hint,
-                text,
-                "leadergroup explain in the operator's pod says which probes they answer",
-            );
+            let explain = "`kubectl -n leadergroup exec deployment/leadergroup -- leadergroup explain";
+            self.add(Level::Hint, text, format!("{explain} {}` says which probes they answer", self.about));
         }
     }
 }
@@ -211,9 +208,9 @@ impl Check {
 const REMEDIES: &[(ConditionType, &str)] = &[
     (ConditionType::Accepted, "change the spec as the message says"),
     (ConditionType::LockStoreReachable, "mend the database; the operator then goes on by itself"),
-    (ConditionType::Active, "kubectl leadergroup explain GROUP"),
-    (ConditionType::Routed, "kubectl leadergroup explain GROUP"),
-    (ConditionType::Redundant, "kubectl leadergroup status GROUP"),
+    (ConditionType::Active, "`kubectl leadergroup explain GROUP`"),
+    (ConditionType::Routed, "`kubectl leadergroup explain GROUP`"),
+    (ConditionType::Redundant, "`kubectl leadergroup status GROUP`"),
     (ConditionType::Probed, "docs/api.md, \"Which probe is used\""),
 ];
 
@@ -267,7 +264,7 @@ mod tests {
         all.map(|finding| (finding.level, finding.text, finding.remedy)).collect()
     }
 
-    fn workload(selector: Value, labels: Value, port: Value) -> Workload {
+    fn workload(selector: &Value, labels: &Value, port: &Value) -> Workload {
         object::<k8s_openapi::api::apps::v1::Deployment>(json!({
             "metadata": { "name": "web" },
             "spec": {
@@ -304,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_service_that_forgot_the_role_is_wrong_unless_another_one_has_it() {
-        let forgot = service("all", json!({ "app": "web" }));
+        let forgot = service("all", &json!({ "app": "web" }));
         let mut namespace = good();
         namespace.services = Ok(vec![good_service(), forgot.clone()]);
         assert_eq!(found(&web(), &namespace)[0].0, Level::Fine);
@@ -324,7 +321,7 @@ mod tests {
     #[test]
     fn a_service_that_selects_the_role_alone_mixes_groups() {
         let mut namespace = good();
-        namespace.services = Ok(vec![service("web", json!({ "leadergroup.dev/role": "active" }))]);
+        namespace.services = Ok(vec![service("web", &json!({ "leadergroup.dev/role": "active" }))]);
         assert_eq!(found(&web(), &namespace)[0].0, Level::Fine);
         namespace.groups = 2;
         assert!(found(&web(), &namespace)[0].1.contains("all 2 groups"));
@@ -334,21 +331,23 @@ mod tests {
     fn a_workload_must_not_have_the_role_label_nor_a_port_that_is_not_there() {
         let app = json!({ "app": "web" });
         let with_role = json!({ "app": "web", "leadergroup.dev/role": "active" });
-        let problem = |selector: &Value, labels: &Value, port: Value| {
+        let problem = |selector: &Value, labels: &Value, port: &Value| {
             let mut namespace = good();
-            namespace.workloads = Ok(vec![workload(selector.clone(), labels.clone(), port)]);
+            namespace.workloads = Ok(vec![workload(selector, labels, port)]);
             found(&web(), &namespace).remove(0).1
         };
-        assert_eq!(problem(&app, &app, json!("http")), "nothing is wrong");
-        assert_eq!(problem(&app, &app, json!(8080)), "nothing is wrong");
-        assert!(problem(&app, &app, json!("web")).contains("asks for the port web"));
-        assert!(problem(&app, &with_role, json!("http")).contains("the pod template of Deployment web sets"));
+        assert_eq!(problem(&app, &app, &json!("http")), "nothing is wrong");
+        assert_eq!(problem(&app, &app, &json!(8080)), "nothing is wrong");
+        assert!(problem(&app, &app, &json!("web")).contains("asks for the port web"));
         assert!(
-            problem(&with_role, &with_role, json!("http"))
+            problem(&app, &with_role, &json!("http")).contains("the pod template of Deployment web sets")
+        );
+        assert!(
+            problem(&with_role, &with_role, &json!("http"))
                 .contains("selects its pods by leadergroup.dev/role")
         );
         let other = json!({ "app": "other", "leadergroup.dev/role": "active" });
-        assert_eq!(problem(&other, &other, json!("web")), "nothing is wrong", "of another group");
+        assert_eq!(problem(&other, &other, &json!("web")), "nothing is wrong", "of another group");
     }
 
     #[test]
@@ -380,9 +379,9 @@ mod tests {
         let expected = "\
 shop/web
   WRONG Redundant is False: no other pod could take over now; add replicas
-        -> kubectl leadergroup status -n shop web
+        -> `kubectl leadergroup status -n shop web`
   hint  it is paused: nothing fails over
-        -> kubectl leadergroup resume -n shop web
+        -> `kubectl leadergroup resume -n shop web`
 
 1 thing is wrong. 1 hint.
 ";

@@ -135,13 +135,13 @@ fn of_deployment(deployment: &Deployment, namespaces: &BTreeSet<String>) -> Vec<
     let ready = deployment.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or(0);
     let version = deployment.labels().get("app.kubernetes.io/version");
     let shown = version.map_or_else(String::new, |version| format!(", version {version}"));
-    let logs = format!("kubectl -n {namespace} logs deployment/{} --tail 20", deployment.name_any());
+    let logs = format!("`kubectl -n {namespace} logs deployment/{} --tail 20`", deployment.name_any());
     let mut all = vec![match (ready, wanted) {
         (_, 0) => Finding::new(
             Level::Wrong,
             ABOUT,
             format!("{name} is scaled to 0: nothing fails over"),
-            format!("kubectl -n {namespace} scale deployment/{} --replicas 2", deployment.name_any()),
+            format!("`kubectl -n {namespace} scale deployment/{} --replicas 2`", deployment.name_any()),
         ),
         (0, _) => {
             let text = format!("{name} has no ready replica: nothing fails over");
