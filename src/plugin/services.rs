@@ -9,7 +9,7 @@ use k8s_openapi::api::{
 use kube::ResourceExt as _;
 use serde::Serialize;
 
-use super::ink::Ink;
+use super::{ink::Ink, state::is_seen};
 use crate::api::{GROUP_LABEL, LeaderGroup, NO_ROLE};
 
 type Labels = BTreeMap<String, String>;
@@ -80,7 +80,8 @@ pub(super) fn lines(
         .filter_map(|service| {
             let (selects, mut problem) = selected(group, pods, service)?;
             let endpoints = endpoints_of(service, slices);
-            if problem.is_empty() && matches!(selects, Selects::Active | Selects::Managed) {
+            // Before the operator has seen the group, it is not known which pod is active.
+            if problem.is_empty() && is_seen(group) && matches!(selects, Selects::Active | Selects::Managed) {
                 problem = misrouted(group, &endpoints);
             }
             Some(ServiceLine {
@@ -232,6 +233,9 @@ mod tests {
         assert!(problem(web(), &["web-0", "web-1"]).contains("routes to web-0, web-1"));
         assert!(problem(without_active(), &[]).contains("because no pod is active"));
         assert!(problem(without_active(), &["web-0"]).contains("although no pod is active"));
+        let mut unseen = web();
+        unseen.status = None;
+        assert_eq!(problem(unseen, &["web-0"]), "");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::{
     cluster::{Cluster, GroupName},
     failure::{Failure, Kind},
     ink::Ink,
+    moments::utc,
     pods::query,
     print::{can_redraw, redraw, width, write},
     state::GroupLine,
@@ -107,12 +108,16 @@ pub(super) async fn list(
         tokio::select! {
             event = events.next() => {
                 let Some(event) = event else { return Ok(()) };
+                let was_well = shown.trouble.is_none();
                 let (changed, gone) = shown.apply(event);
                 if !can_redraw() {
                     let now = Timestamp::now();
                     let mut text = String::new();
                     text.extend(changed.iter().map(|group| status::change_line(&GroupLine::of(group), now)));
                     text.extend(gone.iter().map(|group| status::gone_line(group, now)));
+                    if let Some(trouble) = shown.trouble.as_ref().filter(|_| was_well) {
+                        text += &format!("{} the watch is interrupted: {trouble}\n", utc(now));
+                    }
                     write(&text)?;
                 }
             }
