@@ -31,6 +31,7 @@ step "clippy"
 cargo clippy --workspace --all-targets --all-features -- -D warnings
 # As others build them: without the features that the workspace turns on.
 cargo clippy -p leadergroup-lock -p leadergroup-agent --no-default-features -- -D warnings
+cargo clippy -p leadergroup --no-default-features --features plugin --lib --bin kubectl-leadergroup -- -D warnings
 
 step "documentation of the code"
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --lib --document-private-items
