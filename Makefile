@@ -165,6 +165,10 @@ chart: e2e-build ## Lint and test the chart
 	"$(E2E)" build
 	scripts/test-chart.sh
 
+.PHONY: site
+site: ## Build the site from the documents into dist/site, and check its links
+	scripts/site.sh
+
 .PHONY: crd
 crd: ## Generate the CRD from the types, here and in the chart
 	cargo build --quiet --workspace --bins

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # To be sourced: a pinned program of cargo, built once into the cache.
 #   cargo_tool <crate> <version>   sets `program`
-#   build_tool                     builds it; several minutes the first time, nothing after that
+#   build_tool [option...]         builds it; several minutes the first time, nothing after that. The options are those
+#                                  of `cargo install`
 
 cargo_tool() {
   tool=$1
@@ -18,6 +19,6 @@ build_tool() {
   flock 9
   [[ -x "$program" ]] && return
   echo "building $tool $tool_version into $tool_root"
-  CARGO_TARGET_DIR=$tool_root/build cargo install --locked --quiet --version "$tool_version" --root "$tool_root" "$tool"
+  CARGO_TARGET_DIR=$tool_root/build cargo install --locked --quiet --version "$tool_version" --root "$tool_root" "$@" "$tool"
   rm -rf "$tool_root/build"
 }

@@ -34,8 +34,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # The rooms of the code, the chart, and the checkers in tests.
 ROOMS = (
-    "agent api chart cli config e2e election health hooks lock memory operator ownership routing simulated_cluster "
-    "simulation status telemetry"
+    "agent api chart cli config e2e election health hooks lock memory operator ownership plugin routing "
+    "simulated_cluster simulation status telemetry"
 ).split()
 FEWEST = 3
 # A test that hangs because of a fault has noticed it.

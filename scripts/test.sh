@@ -25,11 +25,13 @@ cargo build --workspace --locked
 step "the test cluster's programs: building in the background"
 beside "the build of the test cluster's programs" 5 "$e2e" build
 beside "the build of cargo-deny" 10 scripts/cargo-deny.sh build
+beside "the build of mdBook" 10 scripts/site.sh build
 
 step "clippy"
 cargo clippy --workspace --all-targets --all-features -- -D warnings
 # As others build them: without the features that the workspace turns on.
 cargo clippy -p leadergroup-lock -p leadergroup-agent --no-default-features -- -D warnings
+cargo clippy -p leadergroup --no-default-features --features plugin --lib --bin kubectl-leadergroup -- -D warnings
 
 step "documentation of the code"
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --lib --document-private-items
@@ -70,6 +72,8 @@ apart "the chart" 10 scripts/test-chart.sh
 step "dependencies: licenses, banned crates, sources"
 join "the build of cargo-deny"
 scripts/cargo-deny.sh check bans licenses sources
+join "the build of mdBook"
+scripts/site.sh
 
 # Scenarios that run side by side keep the machine busy. Those that follow have the cluster for themselves and mostly
 # wait, for example for a minute without a database.

@@ -48,8 +48,8 @@ struct RunArgs {
     /// is the name of the node: set `LEADERGROUP_POD` from metadata.name (valueFrom.fieldRef)
     #[arg(long, value_name = "NAME", env = "LEADERGROUP_POD")]
     pod: Option<String>,
-    /// How long after SIGTERM the program is killed
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    /// How long after SIGTERM the program is killed. Let terminationGracePeriodSeconds of the pod be longer
+    #[arg(long, value_name = "SECONDS", default_value_t = 25)]
     stop_timeout: u64,
     /// How long before the end of its lease the program gets SIGTERM, if the API server cannot be reached. It is killed
     /// at the end of its lease

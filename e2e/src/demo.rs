@@ -11,7 +11,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
 use tokio::time;
 
-use self::output::{heading, kubectl, leadergroup, note, say, told};
+use self::output::{heading, kubectl, note, plugin, say, told};
 use crate::{
     client::{Calls, Client},
     cluster::Cluster,
@@ -204,7 +204,7 @@ async fn switchover(
     let chosen = chosen.with_context(|| format!("all standbys are on {avoided}"))?;
     let request = ["switchover", NAME, "--to", chosen, "--wait"];
     let at = Moment::now();
-    leadergroup(scenario, &request).await?;
+    plugin(scenario, &request).await?;
     let after = scenario.failover("switchover", before, at, Some(client), &["Switchover"]).await?;
     let Measured { failover_ms, gap_ms, lost, .. } = last_change(scenario)?;
     told(Duration::from_millis(failover_ms), &format!("{} is active, token {}", after.pod, after.token))?;

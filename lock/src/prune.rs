@@ -9,10 +9,11 @@ use crate::jitter::portion_of;
 use crate::statement::{Bind, Row, Statement, get};
 use crate::{LockError, Store};
 
+/// Only one of the callers gets a row. If the last run is in the future, the server's clock has been put back since.
 const DUE: Statement = Statement {
     name: "begin pruning",
     sql: "update leadergroup.meta set pruned_at = now() \
-          where pruned_at < now() - $1 * interval '1 millisecond' \
+          where pruned_at not between now() - $1 * interval '1 millisecond' and now() + $1 * interval '1 millisecond' \
           returning set_config('synchronous_commit', 'local', true) is not null as due",
 };
 const TERMS: Statement = Statement { name: "prune terms", sql: include_str!("sql/prune_terms.sql") };
@@ -76,6 +77,16 @@ impl Store {
         })
     }
 
+    /// The same, unless one of the programs has begun it within `every`: `None` then.
+    pub async fn prune_if_due(
+        &self,
+        every: Duration,
+        retention: Retention,
+    ) -> Result<Option<Pruned>, LockError> {
+        let due: Vec<Row> = self.database.rows(DUE, Bind::new().with(millis(every))?).await?;
+        if due.is_empty() { Ok(None) } else { self.prune(retention).await.map(Some) }
+    }
+
     /// Walks through the pages of keys. A page is repeated while a statement removes as much from it as it may.
     async fn walk(
         &self,
@@ -113,12 +124,6 @@ impl Store {
             }
         }
     }
-
-    /// Whether the last pruning was longer ago than `every`. True for only one of the callers.
-    async fn pruning_is_due(&self, every: Duration) -> Result<bool, LockError> {
-        let rows: Vec<Row> = self.database.rows(DUE, Bind::new().with(millis(every))?).await?;
-        Ok(!rows.is_empty())
-    }
 }
 
 fn millis(time: Duration) -> i64 {
@@ -131,18 +136,11 @@ pub async fn housekeeping(store: &Store) {
     // A random pause, so that of many short-lived programs one occasionally gets past it.
     sleep(EVERY.mul_f64(portion_of(store.database.pool.new_uuid()))).await;
     loop {
-        match store.pruning_is_due(EVERY).await {
-            Ok(true) => match timeout(LIMIT, store.prune(Retention::default())).await {
-                Ok(Ok(pruned)) => tracing::debug!(?pruned, "pruned the lock's tables"),
-                Ok(Err(error)) => {
-                    tracing::warn!(%error, "could not prune the lock's tables; trying again later");
-                }
-                Err(_) => {
-                    tracing::debug!("pruning the lock's tables takes long; the next run continues");
-                }
-            },
-            Ok(false) => {}
-            Err(error) => tracing::debug!(%error, "could not check whether pruning is due"),
+        match timeout(LIMIT, store.prune_if_due(EVERY, Retention::default())).await {
+            Ok(Ok(Some(pruned))) => tracing::debug!(?pruned, "pruned the lock's tables"),
+            Ok(Ok(None)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "could not prune the lock's tables; trying again later"),
+            Err(_) => tracing::debug!("pruning the lock's tables takes long; the next run continues"),
         }
         sleep(EVERY).await;
     }

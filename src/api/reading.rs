@@ -88,7 +88,7 @@ impl Resource for Sighting {
 
 impl Sighting {
     /// Whether the object has no status, which is possible if the CRD sets no defaults.
-    pub(crate) fn is_without_status(&self) -> bool {
+    pub fn is_without_status(&self) -> bool {
         match &self.0 {
             Ok(group) => group.status.is_none(),
             Err(unreadable) => unreadable.status.is_null(),
@@ -97,7 +97,7 @@ impl Sighting {
 
     /// For a group that is being deleted: a spec that the API server accepts in place of the stored one. Its
     /// immutable fields are the stored ones, otherwise the API server would refuse the change.
-    pub(crate) fn acceptable_spec(&self) -> Option<Value> {
+    pub fn acceptable_spec(&self) -> Option<Value> {
         self.meta().deletion_timestamp.as_ref()?;
         let spec = match &self.0 {
             Ok(group) => serde_json::to_value(&group.spec).unwrap_or_default(),
@@ -146,7 +146,7 @@ impl Unreadable {
     /// defaults otherwise. The selector then matches no pods, because an incomplete selector would match too many,
     /// perhaps pods of another group. Pods with the group's stamp are found without a selector, and no pod can be
     /// promoted. If the lock's key cannot be decoded, the row has to be found by other means.
-    pub(crate) fn remains(&self, known: Option<&LeaderGroupSpec>) -> LeaderGroup {
+    pub fn remains(&self, known: Option<&LeaderGroupSpec>) -> LeaderGroup {
         let mut spec = known.cloned().unwrap_or_else(|| self.without_pods());
         self.amend("/onDelete", &mut spec.on_delete);
         let mut group = LeaderGroup::new("", spec);

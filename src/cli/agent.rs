@@ -54,7 +54,7 @@ pub struct InjectArgs {
     /// How long after SIGTERM the program is killed; default: the annotation leadergroup.dev/agent-stop-timeout of the
     /// pods, or the agent's own. Let agent.stopTimeout of the LeaderGroup be longer
     #[arg(long, value_name = "SECONDS")]
-    pub stop_timeout: Option<u64>,
+    pub stop_timeout: Option<u32>,
     /// The role that lets agents read LeaderGroups: the chart creates a cluster role of this name
     #[arg(long, value_name = "NAME", default_value = "leadergroup-agent")]
     pub cluster_role: String,

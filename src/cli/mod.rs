@@ -12,7 +12,6 @@ mod print;
 mod process_group;
 mod reassign;
 mod starter;
-mod switchover;
 mod uninstall;
 
 use clap::{Args, Parser, Subcommand};
@@ -30,7 +29,6 @@ pub use print::{Answer, OutputFormat};
 pub use process_group::StartError;
 pub use reassign::{ReassignArgs, ReassignError};
 pub use starter::{StarterArgs, start};
-pub use switchover::{SwitchoverArgs, SwitchoverError, switchover};
 pub use uninstall::{UninstallArgs, UninstallError, uninstall};
 
 use crate::config::SettingsArgs;
@@ -61,8 +59,6 @@ pub enum Command {
     Lock(LockArgs),
     /// Show what the election of a group sees, and what it would do next; changes nothing
     Explain(ExplainArgs),
-    /// Make another pod of a group active, as planned work requires
-    Switchover(SwitchoverArgs),
     /// Put the agent into manifests, so that it runs the program of their pods
     Agent(AgentArgs),
     /// Print the version

@@ -1,4 +1,4 @@
-//! Commands of the program, run as a user does.
+//! Commands of the programs, run as a user does.
 
 use std::process::Command;
 
@@ -6,7 +6,16 @@ use crate::apiserver::ApiServer;
 
 /// Runs a command, with the URL of the database if it needs one. Returns whether it succeeded, and what it printed.
 pub(crate) async fn run(server: &ApiServer, url: Option<&str>, args: &[&str]) -> (bool, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_leadergroup"));
+    run_program(env!("CARGO_BIN_EXE_leadergroup"), server, url, args).await
+}
+
+/// Runs a command of the plugin.
+pub(crate) async fn run_plugin(server: &ApiServer, args: &[&str]) -> (bool, String) {
+    run_program(env!("CARGO_BIN_EXE_kubectl-leadergroup"), server, None, args).await
+}
+
+async fn run_program(program: &str, server: &ApiServer, url: Option<&str>, args: &[&str]) -> (bool, String) {
+    let mut command = Command::new(program);
     command.env_clear().env("KUBECONFIG", server.kubeconfig());
     command.envs(url.map(|url| ("LEADERGROUP_DATABASE_URL", url))).args(args);
     let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();

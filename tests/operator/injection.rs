@@ -80,7 +80,7 @@ fn pod(container: &Value) -> Value {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": { "name": "web", "labels": { LABEL: "nightly" } },
-        "spec": { "containers": [main] },
+        "spec": { "containers": [main], "schedulingGates": [{ "name": LABEL }] },
     })
 }
 
@@ -132,6 +132,9 @@ fn accepted() -> Vec<Value> {
             json!({ "leadergroup.dev/agent-ready": "tcp://:80", "leadergroup.dev/agent-stop-timeout": "7" }),
         ),
         annotated(&json!({}), json!({ "leadergroup.dev/agent-container": "other" })),
+        with("/spec/terminationGracePeriodSeconds", 26.into()),
+        with("/spec/schedulingGates", json!([{ "name": "example.com/a" }, { "name": LABEL }])),
+        with("/spec/schedulingGates", json!([{ "name": LABEL }, { "name": "example.com/a" }])),
     ]
 }
 
@@ -167,6 +170,8 @@ fn refused() -> Vec<(Value, &'static str)> {
         (note("ready", "https://:80/"), "http://:PORT/PATH"),
         (note("stop-timeout", "7s"), "number of seconds"),
         (note("container", "third"), "no container named third"),
+        (note("stop-timeout", "30"), "the kubelet would kill the agent first"),
+        (with("/spec/terminationGracePeriodSeconds", 25.into()), "the kubelet would kill the agent first"),
     ]
 }
 
@@ -204,6 +209,24 @@ async fn the_policy_and_the_command_refuse_the_same_pods_and_say_why() {
     other["metadata"]["labels"][LABEL] = "daily".into();
     let error = stage.create(&other).await.expect_err("an agent of another group").to_string();
     assert!(error.contains("another LeaderGroup"), "{error}");
+}
+
+/// While the policies are not in force, the gate keeps the program from running. So it is needed, and is removed only
+/// together with the agent's arrival.
+#[tokio::test]
+async fn a_pod_that_would_run_without_the_policy_is_refused() {
+    let stage = Stage::new().await;
+    for gates in [json!(null), json!([{ "name": "example.com/a" }])] {
+        let pod = with("/spec/schedulingGates", gates.clone());
+        let error = stage.create(&pod).await.expect_err(&gates.to_string()).to_string();
+        assert!(error.contains("no scheduling gate leadergroup.dev/agent"), "{error}");
+    }
+    let with_agent = stage.create(&pod(&json!({}))).await.unwrap();
+    assert!(with_agent["spec"]["schedulingGates"].is_null(), "{with_agent}");
+    let unlabelled =
+        Stage { client: stage.client.clone(), pods: "/api/v1/namespaces/default/pods".to_owned() };
+    let without_policy = unlabelled.create(&pod(&json!({}))).await.unwrap();
+    assert_eq!(without_policy["spec"]["schedulingGates"], json!([{ "name": LABEL }]), "it is not scheduled");
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     apiserver::ApiServer,
-    cli::run,
+    cli::run_plugin,
     kubelet::{active, keep_lease, later, report, run_pod},
     objects::{group, groups},
     postgres::{self, eventually},
@@ -61,17 +61,17 @@ async fn a_request_is_carried_out_once_and_answered_in_the_status() {
 
     // The command.
     let name = format!("{namespace}/web");
-    let (ok, text) = run(server, None, &["switchover", &name, "--to", &first, "--wait"]).await;
+    let (ok, text) = run_plugin(server, &["switchover", &name, "--to", &first, "--wait"]).await;
     assert!(ok && text.starts_with(&format!("{first} is active with token 3")), "{text}");
     assert_eq!(active(&pods).await, [first.as_str()]);
     for (to, why) in [("web-7", "the group has no pod named web-7"), (&first, "is active already")] {
-        let (ok, text) = run(server, None, &["switchover", &name, "--to", to, "--wait"]).await;
+        let (ok, text) = run_plugin(server, &["switchover", &name, "--to", to, "--wait"]).await;
         assert!(!ok && text.contains("is refused") && text.contains(why), "{text}");
         assert_eq!(status().await["switchover"]["result"], "Refused");
     }
     report(&pods, second, "False").await;
     eventually("the other pod is not eligible", async || status().await["eligible"] == 1).await;
-    let (ok, text) = run(server, None, &["switchover", "web", "--namespace", &namespace, "--wait"]).await;
+    let (ok, text) = run_plugin(server, &["switchover", "web", "--namespace", &namespace, "--wait"]).await;
     assert!(!ok && text.contains("no other pod could become active now"), "{text}");
     report(&pods, second, "True").await;
     eventually("the other pod is eligible", async || status().await["eligible"] == 2).await;
@@ -85,8 +85,8 @@ async fn a_request_is_carried_out_once_and_answered_in_the_status() {
         (count("Switchover"), count("SwitchoverRefused")) == (2, 3)
     })
     .await;
-    let (ok, text) = run(server, None, &["switchover", &format!("{namespace}/none")]).await;
-    assert!(!ok && text.contains("could not be requested"), "{text}");
+    let (ok, text) = run_plugin(server, &["switchover", &format!("{namespace}/none")]).await;
+    assert!(!ok && text.contains("there is no LeaderGroup none in the namespace"), "{text}");
     assert!(operator.end().await.0.success(), "{}", operator.log());
     kubelet.abort();
 }

@@ -18,6 +18,7 @@ mod source;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use source::Sources;
 
@@ -59,6 +60,7 @@ const RESTRICTED: &[&str] = &[
 /// - `hooks` sends requests to pods, over the network of `health`, and never to the API server.
 /// - `routing` carries effects out through kube. It does not use `election`, so that it cannot decide.
 /// - `cli` is on top.
+/// - `plugin` is the other program. It is built without the operator, so it uses the types of `api` only.
 const ROOMS: &[Room] = &[
     Room { name: "api", rooms: &[], outside: &["k8s_openapi", "kube"] },
     Room {
@@ -90,10 +92,25 @@ const ROOMS: &[Room] = &[
         rooms: &["api", "config", "election", "health", "operator", "routing", "telemetry"],
         outside: RESTRICTED,
     },
+    Room {
+        name: "plugin",
+        rooms: &["api"],
+        outside: &["clap", "k8s_openapi", "kube", "std::env", "std::process", "tokio"],
+    },
 ];
 
 /// The most lines of code in a file. Comments, blank lines and tests are not counted.
 const LONGEST_FILE: usize = 400;
+
+/// Crates of the operator that must not be in the plugin: the database, the metrics, the allocator and the logs.
+const NOT_IN_THE_PLUGIN: &[&str] = &[
+    "leadergroup-lock",
+    "prometheus-client",
+    "sqlx",
+    "sqlx-core",
+    "tikv-jemallocator",
+    "tracing-subscriber",
+];
 
 /// Files that may be longer, each with the reason.
 const LONG_FILES: &[(&str, &str)] = &[];
@@ -153,6 +170,26 @@ fn rooms_use_only_what_they_may() {
     let sources = read("src");
     assert!(sources.files().count() > 50, "the sources are found");
     assert_none(&forbidden(&sources));
+}
+
+#[test]
+fn the_plugin_is_built_without_the_crates_of_the_operator() {
+    let names = |features: &[&str]| -> BTreeSet<String> {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+        cargo.args(["tree", "--offline", "--locked", "--package", "leadergroup", "--edges", "normal"]);
+        let output = cargo.args(["--prefix", "none", "--format", "{p}"]).args(features).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().filter_map(|line| line.split(' ').next().map(str::to_owned)).collect()
+    };
+    let operator = names(&[]);
+    let plugin = names(&["--no-default-features", "--features", "plugin"]);
+    assert!(plugin.contains("clap_complete") && plugin.contains("kube"), "{plugin:?}");
+    for name in NOT_IN_THE_PLUGIN {
+        assert!(operator.contains(*name), "the operator has no {name}: correct the list");
+        assert!(!plugin.contains(*name), "the plugin has {name}");
+    }
 }
 
 /// The sources of each crate.

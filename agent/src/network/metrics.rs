@@ -143,7 +143,7 @@ mod tests {
             counts.ended(why, Some(status));
         }
         let state = State { token: Some(7), deadline: Some(at(9_500)), counts, ..State::default() };
-        let last = LastRead { sent_at: at(1_000), shown: None };
+        let last = LastRead { sent_at: at(1_000), shown: None, problem: None };
         let text = text(&state, &reads, Some(&last), at(2_250));
         assert_eq!(
             samples(&text),

@@ -12,6 +12,8 @@ pub struct LastRead {
     pub sent_at: Moment,
     /// The declared term.
     pub shown: Option<Declared>,
+    /// Why the group starts no programs, if that does not end by itself.
+    pub problem: Option<&'static str>,
 }
 
 /// Whether the pod is ready.
@@ -36,12 +38,15 @@ pub fn judge(state: &State, read: Option<&LastRead>, now: Moment, oldest: Durati
         (Some(token), None) => return Readiness::IfProgram(token),
         (None, _) => {}
     }
-    let Some(LastRead { sent_at, shown }) = read else {
+    let Some(LastRead { sent_at, shown, problem }) = read else {
         return not("the LeaderGroup was not read yet; see the agent's log");
     };
     let age = now.since(*sent_at);
     if age > oldest {
         return not(&format!("the LeaderGroup was last read {} s ago; see the agent's log", age.as_secs()));
+    }
+    if let Some(problem) = problem {
+        return not(&format!("the LeaderGroup {problem}"));
     }
     // Below the floor nothing starts: after its end, the pod may be chosen for another term.
     let run = shown.as_ref().and_then(|declared| declared.run_of(boot));
@@ -77,7 +82,7 @@ mod tests {
 
     fn read(token: i64, boot: Boot, cleared: bool, stop: bool) -> LastRead {
         let run = Run { cleared, stop, ..Run::uncleared(token, boot, Duration::from_secs(10)) };
-        LastRead { sent_at: at(100), shown: Some(Declared { token, run: Some(run) }) }
+        LastRead { sent_at: at(100), shown: Some(Declared { token, run: Some(run) }), problem: None }
     }
 
     fn judged(state: &State, read: &LastRead) -> Readiness {
@@ -86,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_standby_is_ready_until_it_may_start_the_program() {
-        let nothing = LastRead { sent_at: at(100), shown: None };
+        let nothing = LastRead { sent_at: at(100), shown: None, problem: None };
         for fine in [
             nothing.clone(),
             read(7, OTHER, true, false),
@@ -102,6 +107,8 @@ mod tests {
         let is_not = |of: Readiness| matches!(of, Readiness::Not(_));
         assert!(is_not(judge(&standby(), None, at(103), Duration::from_secs(9))));
         assert!(is_not(judge(&standby(), Some(&nothing), at(110), Duration::from_secs(9))), "old");
+        let gone = LastRead { problem: Some("does not exist"), ..nothing.clone() };
+        assert_eq!(judged(&standby(), &gone), not("the LeaderGroup does not exist"));
         assert!(is_not(judged(&State { leaves: true, ..standby() }, &nothing)));
         assert!(is_not(judged(&State { boot: None, ..standby() }, &nothing)));
     }

@@ -91,7 +91,7 @@ pub(super) async fn read(shared: &Shared) {
                 }
                 told = problem.is_some();
                 // Before the supervisor knows: the pod is not ready any more when the program may start.
-                shared.last_read.send_replace(Some(LastRead { sent_at, shown: shown.clone() }));
+                shared.last_read.send_replace(Some(LastRead { sent_at, shown: shown.clone(), problem }));
                 let wait = schedule.answered(shown.as_ref());
                 if shared.decider.read(sent_at, key, shown).await.is_err() {
                     return;

@@ -59,6 +59,8 @@ matchConstraints:
     + variables.probe.filter(p, has(p.tcpSocket)).map(p, 'tcp://:' + (type(p.tcpSocket.port) == int
     ? string(p.tcpSocket.port) : variables.ports.filter(port, has(port.name)
     && port.name == string(p.tcpSocket.port)).map(port, string(port.containerPort)).join('')))
+- name: gates
+  expression: "has(object.spec.schedulingGates) ? object.spec.schedulingGates.map(g, g.name) : []"
 - name: stopTimeout
   expression: >-
     'leadergroup.dev/agent-stop-timeout' in variables.annotations
@@ -95,4 +97,9 @@ matchConstraints:
     + 'http://:PORT/PATH or tcp://:PORT'] : [])
     + (variables.stopTimeout.exists(seconds, !seconds.matches('^[0-9]{1,9}$'))
     ? ['the annotation leadergroup.dev/agent-stop-timeout is no number of seconds'] : [])
+    + (variables.stopTimeout.all(seconds, seconds.matches('^[0-9]{1,9}$')) && object.spec.terminationGracePeriodSeconds
+    <= (variables.stopTimeout.size() == 1 ? int(variables.stopTimeout[0]) : 25)
+    ? ['terminationGracePeriodSeconds is ' + string(object.spec.terminationGracePeriodSeconds) + ', and the program has '
+    + (variables.stopTimeout.size() == 1 ? variables.stopTimeout[0] : '25') + ' s to end: the kubelet would kill the agent '
+    + 'first. Let it be at least 5 s longer'] : [])
 {{- end -}}

@@ -36,12 +36,12 @@ pub(super) async fn kubectl(scenario: &Scenario, args: &[&str], shown: &str) -> 
     printed(&format!("kubectl {shown}"), &text)
 }
 
-/// Runs the operator's own command, and prints the output.
-pub(super) async fn leadergroup(scenario: &Scenario, args: &[&str]) -> Result<()> {
-    let mut command = Command::new(beside("leadergroup")?);
+/// Runs the plugin of kubectl, and prints the output.
+pub(super) async fn plugin(scenario: &Scenario, args: &[&str]) -> Result<()> {
+    let mut command = Command::new(beside("kubectl-leadergroup")?);
     command.args(args).env("KUBECONFIG", scenario.stage.provider.kubeconfig());
     let text = command::output(command, command::LIMIT).await?;
-    printed(&format!("leadergroup {}", args.join(" ")), &text)
+    printed(&format!("kubectl leadergroup {}", args.join(" ")), &text)
 }
 
 fn printed(command: &str, output: &str) -> Result<()> {

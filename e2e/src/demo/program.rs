@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use kube::{Api, api::ListParams};
 use leadergroup::api::LeaderGroup;
 
-use super::output::{kubectl, leadergroup, note};
+use super::output::{kubectl, note, plugin};
 use crate::{
     images,
     scenario::{Scenario, TOLD, eventually},
@@ -50,7 +50,7 @@ pub(super) async fn play(scenario: &mut Scenario) -> Result<()> {
     }
     log(scenario, &before, 2).await?;
     excuse(scenario, &["Switchover"]).await?;
-    leadergroup(scenario, &["switchover", NAME, "--wait"]).await?;
+    plugin(scenario, &["switchover", NAME, "--wait"]).await?;
     let after = working(scenario).await?;
     ensure!(after != before, "{before} is still active");
     log(scenario, &before, 3).await?;

@@ -19,7 +19,8 @@ impl Transaction<'_> {
     }
 
     pub(super) fn begin_pruning(&mut self, (every_ms,): (i64,)) -> Answer {
-        if self.tables.meta.pruned_at >= self.ago(every_ms) {
+        let recent = self.ago(every_ms)..=self.ago(-every_ms);
+        if recent.contains(&self.tables.meta.pruned_at) {
             return Ok(Vec::new());
         }
         self.tables.meta.pruned_at = self.now;

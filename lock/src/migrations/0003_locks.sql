@@ -154,8 +154,29 @@ $$;
 create trigger raise_token_floor after delete on leadergroup.lock referencing old table as deleted
 for each statement execute function leadergroup.raise_token_floor();
 
+-- Without the rows, no deletion would raise the floor; without the sessions, all of them would count as dead.
+create function leadergroup.refuse_truncate() returns trigger
+language plpgsql
+as $$
+begin
+    raise exception 'the table %.% must not be truncated', tg_table_schema, tg_table_name
+        using errcode = 'object_not_in_prerequisite_state',
+            hint = 'Tokens would be granted twice. To remove keys, delete their rows while no program holds them.';
+end
+$$;
+
+create trigger refuse_truncate before truncate on leadergroup.lock
+for each statement execute function leadergroup.refuse_truncate();
+create trigger refuse_truncate before truncate on leadergroup.session
+for each statement execute function leadergroup.refuse_truncate();
+create trigger refuse_truncate before truncate on leadergroup.meta
+for each statement execute function leadergroup.refuse_truncate();
+
 -- The triggers fire also where replication or a restore would suppress them.
 alter table leadergroup.lock enable always trigger end_term;
 alter table leadergroup.lock enable always trigger keep_token_of_row;
 alter table leadergroup.lock enable always trigger keep_token_of_new_row;
 alter table leadergroup.lock enable always trigger raise_token_floor;
+alter table leadergroup.lock enable always trigger refuse_truncate;
+alter table leadergroup.session enable always trigger refuse_truncate;
+alter table leadergroup.meta enable always trigger refuse_truncate;

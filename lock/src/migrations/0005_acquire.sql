@@ -169,7 +169,7 @@ begin
     -- locks the row because its snapshot is older. Rows that others have locked are skipped, so that they do not delay
     -- the other requests.
     for place, token, era_id in
-        with free as materialized (
+        with idle as materialized (
             select r.*, l.ctid as id, m.era, m.era_id, leadergroup.next_token(
                        l.token, l.era, (select max(t.token) from leadergroup.term as t where t.key = l.key), 0, m
                    ) as token
@@ -193,8 +193,12 @@ begin
                 where s.id = acquire.session and not s.dead
                 and (r.void_after is null or s.beat <= r.void_after)
             )
-            -- Fails while a fenced transaction of the term before is under way. Tried last, for keys that are free.
-            and pg_try_advisory_xact_lock(leadergroup.fence_id(l.key))
+        ),
+        free as materialized (
+            select i.* from idle as i join leadergroup.lock as l on l.ctid = i.id
+            -- Fails while a fenced transaction of the term before is under way. Tried apart, for keys that were found
+            -- to be free: in a scan of all rows it would lock the fences of other keys, which are busy then.
+            where pg_try_advisory_xact_lock(leadergroup.fence_id(i.key))
             for update of l skip locked
         )
         -- Of two requests for one key, one gets it. A row that changed since the snapshot is locked, but does not match

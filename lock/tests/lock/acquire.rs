@@ -66,6 +66,36 @@ async fn a_key_has_one_holder_and_only_its_token_releases_it() {
     );
 }
 
+/// With any settings of the planner: clients in SQL have the server's defaults, with which small tables are scanned.
+#[tokio::test]
+async fn an_acquisition_takes_the_fence_of_its_own_key_only() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    for number in 0..60 {
+        let wish = AcquireRequest::new(key(&format!("other-{number}")), holder("p0"), "test");
+        let Acquired::Granted { token } = acquire(&store, own, &wish).await else { panic!("{number}") };
+        assert_eq!(store.release(own, &wish.key, token, "done").await.unwrap(), Changed::Done);
+    }
+    database.sql("analyze leadergroup.lock").await;
+    let request =
+        "jsonb_build_array(jsonb_build_object('key', 'other-7', 'grant_id', gen_random_uuid(), 'uid', 'u',
+        'namespace', 'n', 'name', 'p1', 'reason', 'test', 'wait', false))";
+    let acquire = format!("select verdict from leadergroup.acquire('{own}', {request})");
+    for plan in ["seqscan", "indexscan", "hashjoin", "mergejoin", "nestloop"] {
+        let mut client = database.admin().await;
+        let mut transaction = client.begin().await.unwrap();
+        let off = sqlx::AssertSqlSafe(format!("set local enable_{plan} = off"));
+        sqlx::query(off).execute(&mut *transaction).await.unwrap();
+        let verdict: String = sqlx::query_scalar(sqlx::AssertSqlSafe(acquire.clone()))
+            .fetch_one(&mut *transaction)
+            .await
+            .unwrap();
+        let fences = "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()";
+        let fences: i64 = sqlx::query_scalar(fences).fetch_one(&mut *transaction).await.unwrap();
+        assert_eq!((verdict.as_str(), fences), ("granted", 1), "without {plan}");
+    }
+}
+
 #[tokio::test]
 async fn a_dead_session_holds_nothing_and_gets_nothing() {
     let (_database, store) = migrated().await;

@@ -166,9 +166,12 @@ impl Stage {
         for application in &mut self.applications {
             sql(application, "rollback").await.unwrap();
         }
-        let tables = "leadergroup.lock, leadergroup.term, leadergroup.session, leadergroup.waiter";
-        let meta = "update leadergroup.meta set era = 0, quarantine = false, token_floor = 0";
-        self.database.sql(&format!("truncate {tables}; {meta}")).await;
+        let reset = "delete from leadergroup.waiter;
+             delete from leadergroup.lock;
+             delete from leadergroup.term;
+             delete from leadergroup.session;
+             update leadergroup.meta set era = 0, quarantine = false, token_floor = 0";
+        self.database.sql(reset).await;
         self.contract = Contract::new(KEYS.len());
         self.slots = vec![SessionId::new(); SESSIONS];
         self.last = vec![[const { None }; KEYS.len()]; SESSIONS];

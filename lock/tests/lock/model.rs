@@ -419,8 +419,10 @@ fn random_operations_do_what_the_contract_says() {
     let name = "model::random_operations_do_what_the_contract_says";
     random::run(name, regressions, 60, &prop::collection::vec(step(), 1..50), |steps| {
         runtime.block_on(async {
-            let clean = "truncate leadergroup.lock, leadergroup.term, leadergroup.session;
-                         update leadergroup.meta set era = 0, quarantine = false";
+            let clean = "delete from leadergroup.lock;
+                         delete from leadergroup.term;
+                         delete from leadergroup.session;
+                         update leadergroup.meta set era = 0, quarantine = false, token_floor = 0";
             database.sql(clean).await;
             let mut model = Model::default();
             for _ in 0..SESSIONS {

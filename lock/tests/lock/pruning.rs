@@ -44,6 +44,34 @@ async fn terms_of(database: &Database, name: &str) -> i64 {
 }
 
 #[tokio::test]
+async fn one_caller_prunes_in_an_interval_also_after_the_servers_clock_was_put_back() {
+    let (database, store) = migrated().await;
+    let due = async || store.prune_if_due(HOUR, Retention::default()).await.unwrap().is_some();
+    assert_eq!((due().await, due().await), (true, false));
+    for (last, expected) in [("2 hours ago", true), ("59 minutes ago", false), ("2 hours", true)] {
+        let set = format!("update leadergroup.meta set pruned_at = now() + '{last}'");
+        database.sql(&set).await;
+        assert_eq!(due().await, expected, "{last}");
+    }
+}
+
+#[tokio::test]
+async fn the_tables_cannot_be_truncated() {
+    let (database, store) = migrated().await;
+    let own = session(&store).await;
+    let token = acquire(&store, own, "a").await;
+    for tables in ["lock", "session", "meta", "term, leadergroup.lock"] {
+        let tried = sqlx::query(AssertSqlSafe(format!("truncate leadergroup.{tables}")))
+            .execute(&mut database.admin().await)
+            .await;
+        let error = tried.expect_err(tables).to_string();
+        assert!(error.contains("must not be truncated"), "{error}");
+    }
+    assert_eq!(store.release(own, &key("a"), token, "done").await.unwrap(), Changed::Done);
+    assert!(acquire(&store, own, "a").await > token);
+}
+
+#[tokio::test]
 async fn many_terms_of_few_keys_are_removed_in_statements_of_bounded_size() {
     const TERMS: i64 = 40_000;
     let (database, store) = migrated().await;

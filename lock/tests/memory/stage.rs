@@ -21,7 +21,11 @@ use crate::tables;
 pub const PEERS: &str = "operators";
 pub const TTL: Duration = Duration::from_secs(5);
 
-const EMPTY: &str = "truncate leadergroup.lock, leadergroup.term, leadergroup.session, leadergroup.waiter restart identity;
+const EMPTY: &str = "delete from leadergroup.waiter;
+    delete from leadergroup.lock;
+    delete from leadergroup.term;
+    delete from leadergroup.session;
+    alter sequence leadergroup.waiter_id_seq restart;
     update leadergroup.meta set history = leadergroup.read_history(), era = 0, quarantine = false, token_floor = 0,
                                 pruned_at = '-infinity', era_id = ";
 
@@ -35,7 +39,10 @@ const BACK_UP: &str = "drop schema if exists backup cascade;
     create table backup.next as select last_value, is_called from leadergroup.waiter_id_seq";
 
 /// The triggers change nothing while there is no history and no floor.
-const RESTORE: &str = "truncate leadergroup.lock, leadergroup.term, leadergroup.session, leadergroup.waiter;
+const RESTORE: &str = "delete from leadergroup.waiter;
+    delete from leadergroup.lock;
+    delete from leadergroup.term;
+    delete from leadergroup.session;
     update leadergroup.meta set token_floor = 0;
     insert into leadergroup.session select * from backup.session;
     insert into leadergroup.lock select * from backup.lock;

@@ -35,6 +35,15 @@ pub enum DocumentsError {
          pods with {GROUP_LABEL}"
     )]
     NothingToDo,
+    /// There is no workload.
+    #[error(
+        "the manifests have no Deployment, StatefulSet, ReplicaSet or Pod. The agent runs programs in pods that are \
+         there all the time: make a CronJob a scheduler that runs all the time, and a DaemonSet a Deployment"
+    )]
+    NoWorkload,
+    /// The agents of a group would start nothing.
+    #[error("LeaderGroup {0} has no spec.agent, so its agents would start no program: set spec.agent: {{}}")]
+    NoAgent(String),
     /// A result could not be written so that it means the same.
     #[error("document {0} of the manifests cannot be written as YAML without a change of its meaning")]
     Unwritable(usize),
@@ -52,17 +61,28 @@ pub(super) fn injected(texts: &[String], wish: &Wish, cluster_role: &str) -> Res
     let mut documents = read(texts)?;
     let groups: Vec<LeaderGroup> =
         documents.iter().flat_map(|document| objects(&document.value)).filter_map(group).collect();
-    let mut bindings = BTreeMap::new();
+    let (mut bindings, mut injected) = (BTreeMap::new(), Vec::new());
     for document in &mut documents {
         for object in objects_mut(&mut document.value) {
-            let Some(injected) = of_workload(object, &groups, wish)? else { continue };
-            document.is_changed |= injected == Injected::Now;
+            let Some((group, done)) = of_workload(object, &groups, wish)? else { continue };
+            document.is_changed |= done == Injected::Now;
+            injected.push((group, object["metadata"]["namespace"].clone()));
             let binding = binding(object, cluster_role);
             bindings.insert(binding.to_string(), binding);
         }
     }
     if bindings.is_empty() {
-        return Err(DocumentsError::NothingToDo);
+        return Err(if wish.group.is_some() {
+            DocumentsError::NoWorkload
+        } else {
+            DocumentsError::NothingToDo
+        });
+    }
+    let named = |group: &&Value| injected.contains(&(name(group), group["metadata"]["namespace"].clone()));
+    let mut all = documents.iter().flat_map(|document| objects(&document.value));
+    let without = all.find(|object| is_group(object) && object["spec"]["agent"].is_null() && named(object));
+    if let Some(group) = without {
+        return Err(DocumentsError::NoAgent(name(group)));
     }
     let mut output = String::new();
     for (index, document) in documents.iter().enumerate() {
@@ -163,16 +183,20 @@ fn objects_mut(document: &mut Value) -> Vec<&mut Value> {
 }
 
 fn group(object: &Value) -> Option<LeaderGroup> {
-    let is_one = object["kind"] == "LeaderGroup" && !object["spec"]["agent"].is_null();
+    let is_one = is_group(object) && !object["spec"]["agent"].is_null();
     is_one.then(|| serde_json::from_value(object.clone()).ok())?
 }
 
-/// Puts the agent into an object, if it is a workload of a group.
+fn is_group(object: &Value) -> bool {
+    object["kind"] == "LeaderGroup"
+}
+
+/// Puts the agent into an object, if it is a workload of a group. Returns the group's name, too.
 fn of_workload(
     object: &mut Value,
     groups: &[LeaderGroup],
     wish: &Wish,
-) -> Result<Option<Injected>, DocumentsError> {
+) -> Result<Option<(String, Injected)>, DocumentsError> {
     let place = match (object["apiVersion"].as_str(), object["kind"].as_str()) {
         (Some("v1"), Some("Pod")) => "",
         (Some("apps/v1"), Some("Deployment" | "StatefulSet" | "ReplicaSet")) => "/spec/template",
@@ -190,7 +214,8 @@ fn of_workload(
         return Ok(None);
     };
     let spec = pod.get_mut("spec").ok_or_else(|| refused(Refusal::Malformed("spec")))?;
-    inject(&metadata, spec, &group, wish).map(Some).map_err(refused)
+    let done = inject(&metadata, spec, &group, wish).map_err(refused)?;
+    Ok(Some((group, done)))
 }
 
 /// The group in the manifests that selects such a pod.

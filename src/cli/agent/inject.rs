@@ -8,6 +8,8 @@ use super::refusal::Refusal;
 
 /// The label of a pod that names the `LeaderGroup` whose agent is to run its program.
 pub(super) const GROUP_LABEL: &str = "leadergroup.dev/agent";
+/// The scheduling gate of a pod that must not run without the agent.
+const GATE: &str = "leadergroup.dev/agent";
 const CONTAINER_ANNOTATION: &str = "leadergroup.dev/agent-container";
 const READY_ANNOTATION: &str = "leadergroup.dev/agent-ready";
 const STOP_TIMEOUT_ANNOTATION: &str = "leadergroup.dev/agent-stop-timeout";
@@ -19,6 +21,9 @@ const PROGRAM: &str = "/agent/leadergroup-agent";
 const PORT: u16 = 9470;
 /// Where the agent writes by default, as the kubelet reads by default.
 const TERMINATION_LOG: &str = "/dev/termination-log";
+/// The agent's `--stop-timeout` and a pod's `terminationGracePeriodSeconds`, unless something else is said.
+const STOP_TIMEOUT: u64 = 25;
+const GRACE_PERIOD: u64 = 30;
 const POD_VARIABLE: &str = "LEADERGROUP_POD";
 
 /// What the user wants. The pod's label and annotations say what is left open.
@@ -66,6 +71,7 @@ pub(super) fn inject(
     check_container(&container)?;
     let ready = wish.ready.clone().or_else(|| annotation(READY_ANNOTATION));
     let stop_timeout = wish.stop_timeout.clone().or_else(|| annotation(STOP_TIMEOUT_ANNOTATION));
+    check_grace_period(spec, stop_timeout.as_deref())?;
     wrap(&mut container, group, ready, stop_timeout)?;
     let mut installs = json!({
         "name": AGENT,
@@ -85,6 +91,7 @@ pub(super) fn inject(
 
     spec["containers"][index] = container;
     insert(spec, "initContainers", 0, installs)?;
+    open_gate(spec)?;
     append(spec, "volumes", json!({ "name": AGENT, "emptyDir": {} }))
 }
 
@@ -118,6 +125,34 @@ fn check_pod(spec: &Value) -> Result<(), Refusal> {
         }
         if list(container, "ports")?.iter().any(|port| port["containerPort"] == PORT) {
             return Err(Refusal::PortTaken(name(container)));
+        }
+    }
+    Ok(())
+}
+
+/// The kubelet would kill the agent before the agent kills the program.
+fn check_grace_period(spec: &Value, stop_timeout: Option<&str>) -> Result<(), Refusal> {
+    let seconds = |text: &str| text.parse::<u32>().map_err(|_| Refusal::StopTimeout(text.to_owned()));
+    let stop_timeout = stop_timeout.map(seconds).transpose()?.map_or(STOP_TIMEOUT, u64::from);
+    let grace_period = spec["terminationGracePeriodSeconds"].as_u64().unwrap_or(GRACE_PERIOD);
+    if grace_period > stop_timeout {
+        Ok(())
+    } else {
+        Err(Refusal::GracePeriod { grace_period, stop_timeout })
+    }
+}
+
+/// The pod may run: the agent is in it.
+fn open_gate(spec: &mut Value) -> Result<(), Refusal> {
+    let gates: Vec<Value> =
+        list(spec, "schedulingGates")?.iter().filter(|gate| gate["name"] != GATE).cloned().collect();
+    if let Some(spec) = spec.as_object_mut()
+        && spec.contains_key("schedulingGates")
+    {
+        if gates.is_empty() {
+            spec.remove("schedulingGates");
+        } else {
+            spec.insert("schedulingGates".to_owned(), gates.into());
         }
     }
     Ok(())
@@ -160,9 +195,6 @@ fn wrap(
         None if probe.is_null() => None,
         None => Some(ready_check(container, &probe)?),
     };
-    if let Some(wrong) = stop_timeout.as_ref().filter(|text| text.parse::<u32>().is_err()) {
-        return Err(Refusal::StopTimeout(wrong.clone()));
-    }
     let mut command = vec![PROGRAM.to_owned(), "run".to_owned(), format!("--group={group}")];
     command.extend(ready.map(|url| format!("--ready={url}")));
     command.extend(stop_timeout.map(|seconds| format!("--stop-timeout={seconds}")));

@@ -33,6 +33,12 @@ pub(super) enum Refusal {
     #[error("stop timeout {0}: write a number of seconds")]
     StopTimeout(String),
     #[error(
+        "terminationGracePeriodSeconds is {grace_period}, and the program has {stop_timeout} s to end: the kubelet would \
+         kill the agent first. Set it to {} or more, or shorten --stop-timeout",
+        stop_timeout + 5
+    )]
+    GracePeriod { grace_period: u64, stop_timeout: u64 },
+    #[error(
         "the {1} of container {0} asks the program, which runs in the active pod only, so every standby would be \
          restarted: remove it, or make it an exec probe that succeeds while the program does not run"
     )]

@@ -12,7 +12,7 @@ use leadergroup_agent::{
 };
 use leadergroup_e2e::random::Random;
 use parking_lot::Mutex;
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use tokio::time::timeout;
 
 use crate::{
@@ -39,7 +39,14 @@ impl Access {
 /// A `LeaderGroup`, as far as agents read it.
 #[derive(Deserialize)]
 struct Group {
+    #[serde(default)]
+    spec: Spec,
     status: Option<Status>,
+}
+
+#[derive(Default, Deserialize)]
+struct Spec {
+    agent: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -48,7 +55,10 @@ struct Status {
 }
 
 /// What was read, or `None` if that failed.
-type Answer = Option<Option<Declared>>;
+type Answer = Option<Seen>;
+
+/// The declared term, and why the group starts no programs.
+type Seen = (Option<Declared>, Option<&'static str>);
 
 /// A read without an answer so far.
 struct Asked {
@@ -117,7 +127,7 @@ impl Reader {
         if let Some(asked) = &self.asked {
             let own = answers.into_iter().find(|(number, _)| *number == asked.number);
             match own.map(|(_, answer)| answer).filter(|_| reaches) {
-                Some(Some(declared)) => return Some(self.answered(declared, now)),
+                Some(Some(seen)) => return Some(self.answered(seen, now)),
                 Some(None) => self.failed(now),
                 None if now >= asked.until => self.failed(now),
                 None => {}
@@ -136,10 +146,10 @@ impl Reader {
         None
     }
 
-    fn answered(&mut self, shown: Option<Declared>, now: Duration) -> LastRead {
+    fn answered(&mut self, (shown, problem): Seen, now: Duration) -> LastRead {
         let sent_at = self.asked.take().map(|asked| asked.sent_at).unwrap_or_default();
         (self.next, self.breath) = (now + self.schedule.answered(shown.as_ref()), now + BREATH);
-        let read = LastRead { sent_at, shown };
+        let read = LastRead { sent_at, shown, problem };
         self.last = Some(read.clone());
         read
     }
@@ -163,11 +173,14 @@ impl Reader {
         tokio::spawn(async move {
             let answer = match timeout(limit, client.request::<Group>(request)).await {
                 Ok(Ok(group)) => {
+                    let problem = group.spec.agent.is_none().then_some("has no spec.agent");
                     let declared = group.status.and_then(|status| status.declaration);
                     // A token of 0 stands for a group without a term.
-                    Some(declared.filter(|declared| declared.token > 0))
+                    Some((declared.filter(|declared| declared.token > 0), problem))
                 }
-                Ok(Err(kube::Error::Api(status))) if status.is_not_found() => Some(None),
+                Ok(Err(kube::Error::Api(status))) if status.is_not_found() => {
+                    Some((None, Some("does not exist")))
+                }
                 Ok(Err(_)) | Err(_) => None,
             };
             answers.lock().push((number, answer));

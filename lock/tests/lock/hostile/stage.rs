@@ -152,10 +152,12 @@ impl Stage {
     pub async fn clear(&mut self) {
         run(&mut self.bank, "rollback").await.unwrap();
         self.fenced = None;
-        let tables =
-            "lock, leadergroup.term, leadergroup.session, leadergroup.waiter, leadergroup.fence_mark";
         let reset = format!(
-            "truncate leadergroup.{tables};
+            "delete from leadergroup.waiter;
+             delete from leadergroup.lock;
+             delete from leadergroup.term;
+             delete from leadergroup.session;
+             delete from leadergroup.fence_mark;
              update leadergroup.meta set era = 0, quarantine = false, token_floor = 0;
              insert into leadergroup.fence_mark (key, token, role) values ('g0', 5, '{ROLE}'), ('p0', 5, null)"
         );

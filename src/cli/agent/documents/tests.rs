@@ -73,9 +73,18 @@ fn a_workload_s_group_is_named_by_the_flag_its_label_or_a_group_that_selects_it(
     assert_eq!(name(&labelled, &by_group("flag")), Ok("flag".to_owned()));
     let without_agents = format!("{}---{DEPLOYMENT}", group("plain", ""));
     assert!(name(&without_agents, &open).is_err_and(|error| error.contains("--group")));
+    assert!(
+        name(&without_agents, &by_group("plain")).is_err_and(|error| error.contains("has no spec.agent"))
+    );
+    assert_eq!(
+        name(&without_agents, &by_group("other")),
+        Ok("other".to_owned()),
+        "it is about another group"
+    );
     let elsewhere = selected.replacen("namespace: jobs", "namespace: other", 1);
     assert!(name(&elsewhere, &open).is_err());
-    assert!(of(SERVICE, &by_group("nightly")).is_err(), "no workload");
+    let error = of(SERVICE, &by_group("nightly")).expect_err("no workload");
+    assert!(error.contains("CronJob"), "{error}");
 }
 
 #[test]

@@ -1,0 +1,141 @@
+//! `doctor`: looks for what is wrong with the installation, the rights of the user, and the groups.
+
+mod finding;
+mod group;
+mod installation;
+mod rights;
+mod workloads;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::{
+    api::apps::v1::{DaemonSet, Deployment, StatefulSet},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{Api, CustomResourceExt as _, ResourceExt, api::ListParams};
+
+pub(super) use finding::{Finding, is_any_wrong, text};
+
+use super::cluster::{Cluster, GroupName, Part};
+use crate::{
+    api::{LeaderGroup, Sighting},
+    plugin::{failure::Failure, state::is_seen},
+};
+use finding::Level;
+use group::Namespace;
+use workloads::Workload;
+
+/// What is looked at.
+pub(super) enum Patient<'a> {
+    Group(&'a GroupName),
+    Namespace(&'a str),
+    All,
+}
+
+/// Looks at everything. Fails only if there is no such group.
+pub(super) async fn findings(cluster: &Cluster, patient: &Patient<'_>) -> Result<Vec<Finding>, Failure> {
+    let resources = cluster.client.list_api_group_resources("leadergroup.dev/v1alpha1");
+    let served = cluster.call("ask for the served kinds", Box::pin(resources)).await.map(drop);
+    let is_served = served.is_ok();
+    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
+    let definition = Box::pin(definitions.get(LeaderGroup::crd_name()));
+    let definition = cluster.call("read the definition", definition).await;
+    let mut all = installation::of_definition(served, definition);
+    let (namespace, groups) = match patient {
+        Patient::Group(name) if is_served => {
+            (name.namespace.as_str(), Ok(vec![Sighting(Ok(cluster.group(name).await?))]))
+        }
+        Patient::Namespace(namespace) if is_served => (*namespace, cluster.groups(Some(namespace)).await),
+        Patient::All if is_served => (cluster.namespace.as_str(), cluster.groups(None).await),
+        _ => (cluster.namespace.as_str(), Ok(Vec::new())),
+    };
+    let (groups, refused) = match groups {
+        Ok(groups) => (groups, None),
+        Err(failure) => (Vec::new(), Some(failure)),
+    };
+    let is_heard = groups.iter().filter_map(|group| group.0.as_ref().ok()).any(is_seen);
+    let namespaces: BTreeSet<String> = groups.iter().filter_map(ResourceExt::namespace).collect();
+    let everywhere = cluster.of::<Deployment>(None);
+    let labels = ListParams::default().labels(installation::OPERATOR);
+    let deployments = cluster.list(&everywhere, "list the Deployments of all namespaces", labels).await;
+    all.extend(installation::of_operator(deployments, &namespaces, is_heard));
+    all.extend(rights::findings(namespace, rights::reviewed(cluster, namespace).await));
+    if let Some(failure) = refused {
+        all.push(Finding::new(Level::Wrong, "groups", failure.problem, failure.remedy));
+    } else if groups.is_empty() && is_served {
+        all.push(Finding::new(
+            Level::Hint,
+            "groups",
+            "there are none to look at",
+            "-A looks at all namespaces",
+        ));
+    }
+    all.extend(of_groups(cluster, &groups, &namespaces).await);
+    Ok(all)
+}
+
+async fn of_groups(cluster: &Cluster, groups: &[Sighting], namespaces: &BTreeSet<String>) -> Vec<Finding> {
+    let mut all = Vec::new();
+    let mut seen: BTreeMap<String, Namespace> = BTreeMap::new();
+    for namespace in namespaces {
+        let read = read(cluster, namespace).await;
+        all.extend(unread(namespace, &read));
+        seen.insert(namespace.clone(), read);
+    }
+    for group in groups {
+        match &group.0 {
+            Ok(found) => {
+                let namespace = found.namespace().and_then(|namespace| seen.get(&namespace));
+                all.extend(namespace.iter().flat_map(|namespace| group::findings(found, namespace)));
+            }
+            Err(unreadable) => {
+                let about = format!("{}/{}", group.namespace().unwrap_or_default(), group.name_any());
+                let remedy = "correct the field, or use the plugin of the operator's version";
+                all.push(Finding::new(Level::Wrong, about, unreadable.problem.clone(), remedy));
+            }
+        }
+    }
+    all
+}
+
+async fn read(cluster: &Cluster, namespace: &str) -> Namespace {
+    let of = Some(namespace);
+    let all = ListParams::default;
+    let (pods, services, slices) = (cluster.of(of), cluster.of(of), cluster.of(of));
+    let (policies, groups) = (cluster.of(of), cluster.groups(of));
+    let (pods, services, slices, policies, groups, workloads) = tokio::join!(
+        cluster.list(&pods, "list the pods", all()),
+        cluster.list(&services, "list the Services", all()),
+        cluster.list(&slices, "list the EndpointSlices", all()),
+        cluster.list(&policies, "list the NetworkPolicies", all()),
+        groups,
+        workloads(cluster, namespace),
+    );
+    let groups = groups.map_or(0, |groups| groups.len());
+    Namespace { pods, services, slices, workloads, policies, groups }
+}
+
+async fn workloads(cluster: &Cluster, namespace: &str) -> Part<Vec<Workload>> {
+    let of = Some(namespace);
+    let all = ListParams::default;
+    let deployments = cluster.list(&cluster.of::<Deployment>(of), "list the Deployments", all()).await?;
+    let sets = cluster.list(&cluster.of::<StatefulSet>(of), "list the StatefulSets", all()).await?;
+    let daemons = cluster.list(&cluster.of::<DaemonSet>(of), "list the DaemonSets", all()).await?;
+    let deployments = deployments.into_iter().map(Workload::from);
+    let sets = sets.into_iter().map(Workload::from);
+    Ok(deployments.chain(sets).chain(daemons.into_iter().map(Workload::from)).collect())
+}
+
+/// What could not be read, so that nothing is found in it.
+fn unread(namespace: &str, read: &Namespace) -> Vec<Finding> {
+    let failures = [
+        read.pods.as_ref().err(),
+        read.services.as_ref().err(),
+        read.slices.as_ref().err(),
+        read.workloads.as_ref().err(),
+        read.policies.as_ref().err(),
+    ];
+    let about = format!("the namespace {namespace}");
+    let told = failures.into_iter().flatten();
+    told.map(|failure| Finding::new(Level::Unknown, about.clone(), failure.problem.clone(), "")).collect()
+}

@@ -1,0 +1,398 @@
+//! `explain`: why a group is as it is, and what happens next, from what the API server shows.
+
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt as _;
+
+use super::{
+    cluster::{Seen, when},
+    history::why,
+    ink::Ink,
+    moments::ago,
+    pods::{self, PodLine, PodRole},
+    state::{
+        GroupLine, State, complaint, condition, failed, is_seen, is_up_to_date, judged, pending_switchover,
+    },
+    status::headline,
+    table::point,
+};
+use crate::api::{ConditionType, Failback, LeaderGroup, PlannedLoss, Reason, Sighting};
+
+/// The newest Events that are shown.
+const EVENTS: usize = 3;
+
+/// An explanation: each part is a list of sentences.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Explained {
+    /// Why it is as it is.
+    pub(super) because: Vec<String>,
+    /// What happens next.
+    pub(super) next: Vec<String>,
+    /// What cannot be seen from here.
+    pub(super) unknown: Vec<String>,
+}
+
+/// Explains a group.
+pub(super) fn explained(seen: &Seen) -> Explained {
+    let pods = seen.pods.as_ref().map(|found| pods::lines(&seen.group, found));
+    let lines = pods.clone().unwrap_or_default();
+    let mut unknown = unread(seen);
+    unknown.push(format!(
+        "which probes each pod answers, and the row of the lock. The operator's pod tells: \
+         `kubectl -n leadergroup exec deployment/leadergroup -- leadergroup explain {}/{}`",
+        seen.group.namespace().unwrap_or_default(),
+        seen.group.name_any()
+    ));
+    Explained { because: because(seen, &lines), next: next(seen, &lines), unknown }
+}
+
+fn unread(seen: &Seen) -> Vec<String> {
+    let parts = [seen.pods.as_ref().err(), seen.node.as_ref().err(), seen.events.as_ref().err()];
+    parts.into_iter().flatten().map(|failure| failure.problem.clone()).collect()
+}
+
+fn because(seen: &Seen, pods: &[PodLine]) -> Vec<String> {
+    let group = &seen.group;
+    let mut all = Vec::new();
+    let (state, message) = judged(group);
+    if !message.is_empty() {
+        all.push(message);
+    }
+    let more = [ConditionType::LockStoreReachable, ConditionType::Probed, ConditionType::Routed];
+    let told = more.into_iter().filter_map(|kind| failed(group, kind)).chain(complaint(group));
+    for condition in told {
+        if !all.iter().any(|said| said.contains(&condition.message)) {
+            all.push(condition.message.clone());
+        }
+    }
+    if is_seen(group) && !is_up_to_date(group) && state != State::Unknown {
+        all.push("the operator has not seen the last change of the spec yet".to_owned());
+    }
+    all.extend(pods.iter().filter(|pod| !pod.ready).map(|pod| format!("pod {} {}", pod.pod, said(pod))));
+    let doubtful = pods.iter().filter(|pod| pod.ready && pod.eligible == Some(false));
+    all.extend(doubtful.map(|pod| {
+        format!(
+            "pod {} is Ready for the kubelet, and not eligible for the operator: it does not answer its probe, may not be \
+             changed, or is selected by another group; `kubectl leadergroup doctor` names what may block probes",
+            pod.pod
+        )
+    }));
+    if all.is_empty() {
+        all.push("nothing is wrong".to_owned());
+    }
+    let last = group.status.as_ref().and_then(|status| status.history.first());
+    if let Some(last) = last.filter(|last| last.to.is_some()) {
+        let to = last.to.as_deref().unwrap_or_default();
+        let words = why(&last.reason);
+        let words = if words.is_empty() { String::new() } else { format!(": {words}") };
+        let how = match last.from.as_deref() {
+            Some(from) if from != to => format!("took over from {from}"),
+            Some(_) => "got a new term".to_owned(),
+            None => "became active".to_owned(),
+        };
+        all.push(format!("{to} {how} {} ago ({}){words}", ago(last.at.0, seen.now), last.reason));
+    }
+    let events = seen.events.iter().flatten().rev().take(EVENTS);
+    all.extend(events.filter(|event| event.type_.as_deref() == Some("Warning")).map(|event| {
+        let at = when(event).map_or_else(String::new, |at| format!(" {} ago", ago(at, seen.now)));
+        let reason = event.reason.as_deref().unwrap_or("?");
+        format!("Event {reason}{at}: {}", event.message.as_deref().unwrap_or_default())
+    }));
+    all
+}
+
+/// What the kubelet says of a pod that is not Ready, as the end of a sentence.
+fn said(pod: &PodLine) -> String {
+    match pod.health.split_once(' ') {
+        Some(("is" | "has", _)) => pod.health.clone(),
+        Some(("not", rest)) => format!("is not {rest}"),
+        _ => format!("is not Ready: {}", pod.health),
+    }
+}
+
+fn next(seen: &Seen, pods: &[PodLine]) -> Vec<String> {
+    let group = &seen.group;
+    if group.metadata.deletion_timestamp.is_some() {
+        return vec![
+            "the object goes away as soon as an operator has removed its finalizer; if it stays, no operator runs \
+             (`kubectl leadergroup doctor`)"
+                .to_owned(),
+        ];
+    }
+    if !is_seen(group) {
+        return vec![
+            "an operator that runs and watches this namespace reports within seconds; if none does, nothing happens \
+             (`kubectl leadergroup doctor`)"
+                .to_owned(),
+        ];
+    }
+    if let Some(stalled) = condition(group, ConditionType::Stalled).filter(|it| it.status == "True") {
+        return vec![format!("nothing, until somebody changes this: {}", stalled.message)];
+    }
+    let active = group.status.as_ref().and_then(|status| status.active.as_ref());
+    let mut all = planned(seen);
+    match active {
+        None => all.extend(without_active(group)),
+        Some(active) => all.extend(on_failure(group, &active.pod, pods)),
+    }
+    all
+}
+
+/// Changes of the active pod that are about to come while it works.
+fn planned(seen: &Seen) -> Vec<String> {
+    let group = &seen.group;
+    let mut all = Vec::new();
+    if let Some(request) = pending_switchover(group) {
+        all.push(format!(
+            "a switchover is requested ({request}) and has no result yet: the operator carries it out or refuses it \
+             within 30s"
+        ));
+    }
+    if let Ok(Some(node)) = &seen.node
+        && is_cordoned(node)
+    {
+        let name = node.name_any();
+        all.push(match group.spec.election.on_cordon {
+            _ if group.spec.paused => {
+                format!("the node {name} is cordoned, and the group is paused: no hand-over")
+            }
+            PlannedLoss::Handover => {
+                format!(
+                    "the node {name} is cordoned: a pod on another node becomes active once one is eligible"
+                )
+            }
+            PlannedLoss::Ignore => {
+                format!("the node {name} is cordoned, and election.onCordon is Ignore: no hand-over")
+            }
+        });
+    }
+    if group.spec.election.failback == Failback::WhenReady && !group.spec.paused {
+        all.push(format!(
+            "a pod of a higher priority becomes active once it has been eligible for {}",
+            group.spec.election.failback_delay
+        ));
+    }
+    all
+}
+
+fn is_cordoned(node: &Node) -> bool {
+    node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true))
+}
+
+fn without_active(group: &LeaderGroup) -> Vec<String> {
+    let reason = condition(group, ConditionType::Active).map_or("", |active| active.reason.as_str());
+    let is = |other: Reason| other.to_string() == reason;
+    let sentence = if group.spec.paused {
+        "no pod becomes active until somebody resumes the group (`kubectl leadergroup resume`)"
+    } else if is(Reason::NoPods) {
+        "the first pod that has the labels of spec.selector, is Ready and answers its probe becomes active"
+    } else if is(Reason::NoEligiblePod) {
+        "the first pod that is Ready and answers its probe becomes active, at once"
+    } else if is(Reason::LockStoreUnavailable) {
+        "no pod becomes active until the database is back; then one does, at once"
+    } else if is(Reason::Changing) {
+        "the operator finishes the change that is under way"
+    } else if is(Reason::WriteRefused) {
+        "the operator repeats the write until the API server accepts it; until then no pod becomes active"
+    } else if is(Reason::WatchFailed) {
+        "no pod becomes active until the operator may watch the pods again"
+    } else {
+        "no pod becomes active until what is named above is put right"
+    };
+    vec![sentence.to_owned()]
+}
+
+/// What happens if the active pod fails.
+fn on_failure(group: &LeaderGroup, active: &str, pods: &[PodLine]) -> Vec<String> {
+    if group.spec.paused {
+        return vec![format!(
+            "if {active} fails, no other pod takes over: the group is paused (`kubectl leadergroup resume`)"
+        )];
+    }
+    if failed(group, ConditionType::LockStoreReachable).is_some() {
+        return vec![format!("if {active} fails, no other pod takes over until the database is back")];
+    }
+    let others: Vec<&PodLine> = pods.iter().filter(|pod| pod.pod != active && pod.ready).collect();
+    let named = |wanted: Option<bool>| {
+        let some = others.iter().filter(|pod| pod.eligible == wanted).map(|pod| pod.pod.as_str());
+        some.collect::<Vec<_>>().join(" or ")
+    };
+    let (sure, perhaps) = (named(Some(true)), named(None));
+    let is_redundant = failed(group, ConditionType::Redundant).is_none();
+    let mut all = Vec::new();
+    if !is_redundant || (sure.is_empty() && perhaps.is_empty() && !pods.is_empty()) {
+        all.push(format!("if {active} fails, no other pod can take over until one is eligible"));
+    } else {
+        let who = match (sure.as_str(), perhaps.as_str()) {
+            ("", "") => "another pod".to_owned(),
+            ("", perhaps) => format!("an eligible one of {perhaps}"),
+            (sure, _) => sure.to_owned(),
+        };
+        all.push(format!("if {active} fails, {who} takes over; {}", how_soon(group)));
+    }
+    let unwell = pods.iter().find(|pod| pod.pod == active && !pod.ready && pod.role == PodRole::Active);
+    if let Some(unwell) = unwell.filter(|_| group.spec.agent.is_none()) {
+        let and = if is_redundant { "the operator replaces it" } else { "no other pod can take over" };
+        all.insert(0, format!("{active} {}: {and}", said(unwell)));
+    }
+    all
+}
+
+fn how_soon(group: &LeaderGroup) -> String {
+    let (ttl, delay) = (group.spec.lock.ttl, group.spec.lock.lock_delay);
+    let probed = condition(group, ConditionType::Probed);
+    let mut words = match probed.map(|probed| (probed.status.as_str(), probed.reason.as_str())) {
+        Some(("True", "TcpOnly")) => format!(
+            "at once if it is deleted or crashes, after {ttl} if its node is lost; a program that hangs is not noticed, \
+             because the probes only connect"
+        ),
+        Some(("False", _)) => {
+            "at once if it is deleted; a hang is not noticed, and a lost node after about 40s, because \
+                               the pods are not probed"
+                .to_owned()
+        }
+        _ => format!("at once if it is deleted or crashes, after {ttl} if it does not answer"),
+    };
+    if !delay.0.is_zero() {
+        words += &format!(", and {delay} later (lockDelay) unless it ended cleanly");
+    }
+    if group.spec.agent.is_some() {
+        words += "; its program starts when the former one is certainly over";
+    }
+    words
+}
+
+/// The explanation for people.
+pub(super) fn text(explained: &Explained, seen: &Seen, width: Option<usize>) -> String {
+    let mut text = headline(&GroupLine::of(&Sighting(Ok(seen.group.clone()))), seen.now);
+    let parts = [
+        ("WHY", &explained.because, "-"),
+        ("WHAT HAPPENS NEXT", &explained.next, "-"),
+        ("NOT KNOWN HERE", &explained.unknown, "?"),
+    ];
+    for (title, sentences, mark) in parts {
+        text += &format!("\n{}\n", Ink::Heading.paint(title));
+        text.extend(sentences.iter().map(|sentence| point(mark, Ink::Dim, sentence, width)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        api::SWITCHOVER_ANNOTATION,
+        plugin::{
+            failure::Failure,
+            samples::{crashing, object, plain, pod, pods, seen, set, web, without_active},
+        },
+    };
+
+    fn next_of(group: LeaderGroup) -> String {
+        explained(&seen(group, pods())).next.join("\n")
+    }
+
+    #[test]
+    fn a_group_without_an_active_pod_is_explained_by_its_pods() {
+        let mut seen = seen(
+            without_active(),
+            vec![pod("web-0", "standby", "False"), crashing("web-1"), pod("web-2", "standby", "True")],
+        );
+        seen.events = Ok(vec![object(json!({
+            "metadata": {}, "involvedObject": {}, "type": "Warning", "reason": "ForeignLabel",
+            "message": "somebody labelled web-0",
+            "eventTime": "2026-11-20T11:59:00.000000Z",
+        }))]);
+        let shown = plain(&text(&explained(&seen), &seen, None));
+        let expected = "\
+shop/web: NOT READY for 4m12s. No pod is active; 0 of 3 pods eligible
+
+WHY
+  - none of 3 pods could be active; check that they are ready and answer their probe
+  - pod web-0 is not Ready: containers with unready status: [main]
+  - pod web-1 is not Ready: container main: CrashLoopBackOff (last: OOMKilled, exit code 137)
+  - pod web-2 is Ready for the kubelet, and not eligible for the operator: it does not answer its probe, may not be \
+changed, or is selected by another group; `kubectl leadergroup doctor` names what may block probes
+  - web-1 took over from web-0 2d4h ago (Silent): the former pod did not answer: it hung, or its node was lost
+  - Event ForeignLabel 1m ago: somebody labelled web-0
+
+WHAT HAPPENS NEXT
+  - the first pod that is Ready and answers its probe becomes active, at once
+
+NOT KNOWN HERE
+  ? which probes each pod answers, and the row of the lock. The operator's pod tells: `kubectl -n leadergroup exec \
+deployment/leadergroup -- leadergroup explain shop/web`
+";
+        assert_eq!(shown, expected, "\n{shown}");
+    }
+
+    #[test]
+    fn the_next_step_follows_from_the_spec_and_the_status() {
+        assert_eq!(
+            next_of(web()),
+            "if web-1 fails, web-0 or web-2 takes over; at once if it is deleted or crashes, after 5s if it does not answer"
+        );
+        let changed = |change: &dyn Fn(&mut LeaderGroup)| {
+            let mut group = web();
+            change(&mut group);
+            next_of(group)
+        };
+        let paused = changed(&|group| group.spec.paused = true);
+        assert!(paused.contains("no other pod takes over: the group is paused"), "{paused}");
+        let away = changed(&|group| set(group, "LockStoreReachable", "False", "X", "no"));
+        assert!(away.contains("until the database is back"), "{away}");
+        let alone = changed(&|group| set(group, "Redundant", "False", "NoStandby", "no"));
+        assert!(alone.contains("no other pod can take over"), "{alone}");
+        let blind = changed(&|group| set(group, "Probed", "False", "NoProbe", "no"));
+        assert!(blind.contains("a hang is not noticed") && blind.contains("about 40s"), "{blind}");
+        let tcp = changed(&|group| set(group, "Probed", "True", "TcpOnly", ""));
+        assert!(tcp.contains("a program that hangs is not noticed"), "{tcp}");
+        let asked = changed(&|group| {
+            group.annotations_mut().insert(SWITCHOVER_ANNOTATION.to_owned(), "one".to_owned());
+        });
+        assert!(asked.starts_with("a switchover is requested (one)"), "{asked}");
+        let stalled = changed(&|group| set(group, "Stalled", "True", "InvalidSpec", "write a smaller ttl"));
+        assert_eq!(stalled, "nothing, until somebody changes this: write a smaller ttl");
+        let unseen = changed(&|group| group.status = None);
+        assert!(unseen.contains("if none does, nothing happens"), "{unseen}");
+        let gone = changed(&|group| {
+            group.metadata.deletion_timestamp = object(json!("2026-11-20T12:00:00Z"));
+        });
+        assert!(gone.contains("removed its finalizer"), "{gone}");
+    }
+
+    #[test]
+    fn a_cordoned_node_moves_the_role_unless_the_group_forbids_it() {
+        let node = object(json!({ "metadata": { "name": "node-2" }, "spec": { "unschedulable": true } }));
+        let mut seen = seen(web(), pods());
+        seen.node = Ok(Some(node));
+        assert!(explained(&seen).next[0].contains("a pod on another node becomes active"));
+        seen.group.spec.election.on_cordon = PlannedLoss::Ignore;
+        assert!(explained(&seen).next[0].contains("onCordon is Ignore"));
+        seen.group.spec.paused = true;
+        assert!(explained(&seen).next[0].contains("the group is paused"));
+    }
+
+    #[test]
+    fn an_active_pod_that_is_not_ready_is_the_first_thing_that_is_said() {
+        let mut pods = pods();
+        pods[1] = pod("web-1", "active", "False");
+        let mut group = web();
+        group.status.as_mut().expect("a status").eligible = 2;
+        let next = explained(&seen(group, pods)).next;
+        assert!(
+            next[0].starts_with("web-1 is not Ready") && next[0].ends_with("the operator replaces it"),
+            "{next:?}"
+        );
+    }
+
+    #[test]
+    fn what_may_not_be_read_is_not_known() {
+        let mut seen = seen(web(), pods());
+        seen.pods = Err(Failure::new("could not list the pods: forbidden", ""));
+        let found = explained(&seen);
+        assert_eq!(found.unknown[0], "could not list the pods: forbidden");
+        assert!(found.next[0].starts_with("if web-1 fails, another pod takes over"), "{found:?}");
+    }
+}
