@@ -17,7 +17,7 @@ CHART := charts/leadergroup
 
 # All targets that run cargo.
 demo test check agent mutants mutants-generated fuzz random-faults simulate nightly cluster cluster-down build-cluster build lint unit e2e chart crd bench bench-lock bench-lock-docs \
-  bench-fleet bench-fleet-docs bench-fleet-short bench-failover bench-failover-docs bench-quiet bench-peers docs e2e-build: | own-target
+  bench-fleet bench-fleet-docs bench-fleet-short bench-failover bench-failover-docs bench-quiet bench-peers docs e2e-build release: | own-target
 
 ##@ Demo and tests
 
@@ -56,7 +56,7 @@ cluster: root prerequisites e2e-build agent ## Start the test cluster and print 
 	"$(E2E)" up --operator "$(CARGO_TARGET_DIR)/debug/leadergroup" --agent "$(AGENT)"
 	@echo
 	@echo 'The lines above configure kubectl for the cluster; `eval "$$($(E2E) env)"` runs them.'
-	@echo 'The nodes have the images of the operator, the agent (leadergroup/leadergroup-agent:0.1.0), busybox and'
+	@echo 'The nodes have the images of the operator, the agent (ghcr.io/leadergroup/leadergroup-agent:0.1.0), busybox and'
 	@echo 'PostgreSQL, and leadergroup/supervised:test: busybox with the agent. To install the operator:'
 	@echo '  helm install leadergroup $(CHART) --namespace leadergroup --create-namespace \'
 	@echo '    --set postgresql.image.tag=15 --wait'
@@ -69,6 +69,29 @@ cluster-down: e2e-build ## Stop the test cluster and remove everything it create
 .PHONY: build-cluster
 build-cluster: prerequisites e2e-build ## Build the test cluster's programs (once; several minutes)
 	"$(E2E)" build
+
+##@ Releases
+
+.PHONY: release
+release: ## Make everything that a release consists of, in dist: PLATFORMS="amd64 arm64" REGISTRY=ghcr.io/leadergroup
+	PLATFORMS="$(PLATFORMS)" REGISTRY="$(REGISTRY)" scripts/release.sh
+
+.PHONY: release-test-registry
+release-test-registry: ## Push what `make release` has made to a registry on this machine, pull it, and compare
+	scripts/release/test-registry.sh
+
+.PHONY: release-test
+release-test: root prerequisites release-test-registry e2e-build ## The same, and install the release on the test cluster
+	"$(E2E)" build
+	scripts/release/test-cluster.sh
+
+.PHONY: release-push
+release-push: # Push the images and the chart
+	scripts/release/push.sh "$(or $(REGISTRY),ghcr.io/leadergroup)"
+
+.PHONY: release-sign
+release-sign: # Sign what was pushed, and SHA256SUMS
+	scripts/release/sign.sh
 
 ##@ Single steps
 
@@ -245,4 +268,4 @@ e2e-build: # Build the test cluster's own command
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } \
 	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
-	  /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	  /^[a-z0-9-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -17,10 +17,23 @@ done < <(git ls-files -- 'scripts/*.sh' .ci/run)
 cmp -s crds/leadergroups.yaml charts/leadergroup/crd-files/leadergroups.yaml ||
   complain "the chart's copy of the CRD differs from crds/leadergroups.yaml; run: make crd"
 
-chart_version=$(sed -n 's/^appVersion: "\{0,1\}\([^"]*\)"\{0,1\}$/\1/p' charts/leadergroup/Chart.yaml)
-crate_version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-[[ "$chart_version" == "$crate_version" ]] ||
-  complain "Chart.yaml says appVersion $chart_version, Cargo.toml says version $crate_version"
+scripts/release/version.sh >/dev/null || failed=1
+
+# The Containerfile's build has the manifest of each crate, and the sources that a manifest names.
+context=$(mktemp -d)
+trap 'rm -rf "$context"' EXIT
+mapfile -t kept < <(sed -n 's/^!//p' .dockerignore)
+git ls-files -z -- "${kept[@]}" | tar --null --files-from - --create --file - | tar --extract --file - --directory "$context"
+(cd "$context" && cargo metadata --no-deps --locked --offline --format-version 1 >/dev/null) ||
+  complain ".dockerignore leaves out what the build of the image needs"
+
+# The workflows of GitHub are valid.
+source scripts/go-tool.sh
+if go_tool github.com/rhysd/actionlint/cmd/actionlint v1.7.12; then
+  "$program" -shellcheck= -pyflakes= .github/workflows/*.yml || failed=1
+else
+  complain "actionlint could not be built, which checks .github/workflows"
+fi
 
 # Planted faults (make mutants) fit the sources.
 scripts/mutants.py --check || failed=1

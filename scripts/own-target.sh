@@ -12,7 +12,15 @@ mkdir -p "$CARGO_TARGET_DIR"
 # As cargo does for a directory that it creates: backups skip it, and the tests recognize it by this file.
 [[ -e "$CARGO_TARGET_DIR/CACHEDIR.TAG" ]] ||
   echo 'Signature: 8a477f597d28d172789f06886806bc55' >"$CARGO_TARGET_DIR/CACHEDIR.TAG"
+packages=(--package leadergroup --package leadergroup-lock --package leadergroup-e2e --package leadergroup-agent)
 for profile in dev release; do
-  cargo clean --quiet --profile "$profile" --package leadergroup --package leadergroup-lock --package leadergroup-e2e
+  cargo clean --quiet --profile "$profile" "${packages[@]}"
+done
+# Those of a named platform, such as the programs of a release.
+for folder in "$CARGO_TARGET_DIR"/*-*-*/; do
+  [[ -d "$folder" ]] || continue
+  for profile in release agent; do
+    cargo clean --quiet --profile "$profile" --target "$(basename "$folder")" "${packages[@]}"
+  done
 done
 echo "$PWD" >"$owner"

@@ -5,15 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 chart=charts/leadergroup
-if [[ -z "${HELM:-}" ]]; then
-  # The Helm of the test cluster, built from source in a known version.
-  cache=${LEADERGROUP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/leadergroup}
-  # If the pinned version has changed, there are several: use the newest build.
-  HELM=$(find "$cache/bin" -mindepth 2 -maxdepth 2 -name helm -printf '%T@ %p\n' 2>/dev/null | sort -n | tail -n 1 | cut -d ' ' -f 2-)
-  [[ -n "$HELM" ]] ||
-    HELM=$(command -v helm) ||
-    { echo "error: helm is missing; run: make build-cluster, or set HELM to one" >&2; exit 1; }
-fi
+source scripts/helm.sh
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 

@@ -194,12 +194,15 @@ impl Cluster {
         let folder = Path::new(RUN_DIR).join("images");
         fs::create_dir_all(&folder)?;
         let archive = images::pack(image, &folder).await?;
+        self.load_archive(&archive).await
+    }
+
+    /// Loads the images of an archive on every node that has power.
+    pub async fn load_archive(&self, archive: &Path) -> Result<()> {
         let on = self.nodes().iter().filter(|node| self.has_power(&node.name));
-        try_join_all(on.map(|machine| self.as_node(machine)).map(|node| {
-            let archive = &archive;
-            async move { node.import(archive).await }
-        }))
-        .await?;
+        let imports =
+            on.map(|machine| self.as_node(machine)).map(|node| async move { node.import(archive).await });
+        try_join_all(imports).await?;
         Ok(())
     }
 

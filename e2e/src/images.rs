@@ -20,9 +20,9 @@ pub const BUSYBOX: &str = "docker.io/library/busybox:1.37";
 /// The PostgreSQL server under the name of the public image.
 pub const POSTGRES: &str = "docker.io/library/postgres:15";
 /// The operator, unless the chart's values name another image.
-pub const OPERATOR: &str = "docker.io/leadergroup/leadergroup:0.1.0";
+pub const OPERATOR: &str = "ghcr.io/leadergroup/leadergroup:0.1.0";
 /// The agent alone, under the name that `leadergroup agent inject` uses by default.
-pub const AGENT_ALONE: &str = "docker.io/leadergroup/leadergroup-agent:0.1.0";
+pub const AGENT_ALONE: &str = "ghcr.io/leadergroup/leadergroup-agent:0.1.0";
 /// Busybox with the agent.
 pub const SUPERVISED: &str = "docker.io/leadergroup/supervised:test";
 /// The same with the programs that agents run in examples.

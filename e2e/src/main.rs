@@ -1,4 +1,4 @@
-//! The command of the test cluster: `leadergroup-e2e build | up | down | status | demo | env | fault | page`.
+//! The command of the test cluster: `leadergroup-e2e build | up | down | status | load | demo | env | fault | page`.
 
 use std::fs;
 use std::io::Write as _;
@@ -62,6 +62,12 @@ enum Action {
     Down,
     /// Report whether a cluster is running, and list its daemons.
     Status,
+    /// Load images from archives, as `docker save` and `podman save` write them, on every node of the running cluster.
+    Load {
+        /// The archives.
+        #[arg(required = true)]
+        archives: Vec<PathBuf>,
+    },
     /// Run the demo: the node of the active pod loses power. Takes the cluster down at the end, unless KEEP=1 is set.
     Demo,
     /// Print shell commands that configure kubectl for the cluster: `eval "$(leadergroup-e2e env)"`.
@@ -161,6 +167,13 @@ async fn run(action: Action) -> Result<()> {
         }
         Action::Down => down().await,
         Action::Status => status().await,
+        Action::Load { archives } => {
+            let cluster = Cluster::attach()?;
+            for archive in archives {
+                cluster.load_archive(&archive).await?;
+            }
+            Ok(())
+        }
         Action::Env => print_environment(&Cluster::attach()?),
         Action::Fault(fault) => inject(&Cluster::attach()?, fault).await,
         Action::Page { run, steps } => print_page(run.as_deref(), steps.as_deref()),

@@ -45,7 +45,7 @@ pub struct InjectArgs {
     #[arg(long, value_name = "NAME")]
     pub container: Option<String>,
     /// The agent's image
-    #[arg(long, default_value = concat!("leadergroup/leadergroup-agent:", env!("CARGO_PKG_VERSION")))]
+    #[arg(long, default_value = concat!("ghcr.io/leadergroup/leadergroup-agent:", env!("CARGO_PKG_VERSION")))]
     pub image: String,
     /// How the agent asks the program whether it is ready: http://:PORT/PATH or tcp://:PORT; default: the annotation
     /// leadergroup.dev/agent-ready of the pods, or as the container's readinessProbe does

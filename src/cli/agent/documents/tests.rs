@@ -160,7 +160,7 @@ fn the_example_of_a_moved_program_is_what_inject_makes_of_it() {
     let before = example("client-go-before")
         .replace("--leader-elect=true, --lease-name=leader]", "--leader-elect=false]")
         .replace("      labels: {app: leader}", "      labels: {app: leader, leadergroup.dev/agent: leader}");
-    let image = concat!("leadergroup/leadergroup-agent:", env!("CARGO_PKG_VERSION")).to_owned();
+    let image = concat!("ghcr.io/leadergroup/leadergroup-agent:", env!("CARGO_PKG_VERSION")).to_owned();
     let made = of(&before, &Wish { image, ..Wish::default() }).expect("it is injected");
     let [made, after] = [made, example("client-go-after")].map(|text| read(&[text]).expect("YAML"));
     let workload = |documents: &[Document]| {
