@@ -19,7 +19,7 @@ pub(crate) const DATABASE: &str = "leadergroup-postgresql-0";
 pub(crate) fn values() -> Value {
     json!({
         "image": { "tag": env!("CARGO_PKG_VERSION") },
-        "postgresql": { "enabled": true, "image": { "tag": "15" } },
+        "postgresql": { "mode": "Bundled", "image": { "tag": "15" } },
         // The rights stay as they are: Helm does not change a role that somebody else has written.
         "managedEndpoints": { "enabled": true },
         "podDeletion": { "enabled": true },
