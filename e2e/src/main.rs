@@ -1,4 +1,5 @@
-//! The command of the test cluster: `leadergroup-e2e build | up | down | status | demo | env | fault | page`.
+//! The command of the test cluster: `leadergroup-e2e build | up | down | status | demo | env | fault | page |
+//! cloud-native-pg`.
 
 use std::fs;
 use std::io::Write as _;
@@ -66,6 +67,8 @@ enum Action {
     Demo,
     /// Print shell commands that configure kubectl for the cluster: `eval "$(leadergroup-e2e env)"`.
     Env,
+    /// Build the operator of CloudNativePG (once; several minutes) and install it in the running cluster.
+    CloudNativePg,
     /// Inject a fault into the running cluster, or undo it.
     #[command(subcommand)]
     Fault(Fault),
@@ -162,6 +165,7 @@ async fn run(action: Action) -> Result<()> {
         Action::Down => down().await,
         Action::Status => status().await,
         Action::Env => print_environment(&Cluster::attach()?),
+        Action::CloudNativePg => Cluster::attach()?.install_cloud_native_pg().await,
         Action::Fault(fault) => inject(&Cluster::attach()?, fault).await,
         Action::Page { run, steps } => print_page(run.as_deref(), steps.as_deref()),
         Action::Call(args) => args.run().await,
