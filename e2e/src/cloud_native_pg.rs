@@ -34,8 +34,8 @@ impl Cluster {
             content: Content::CloudNativePg { manager: programs.path("manager")? },
         };
         self.load_image(&image).await.context("loading the operator of CloudNativePG")?;
-        let mut text = fs::read_to_string(&manifests)
-            .with_context(|| format!("cannot read {}", manifests.display()))?;
+        let mut text =
+            fs::read_to_string(&manifests).with_context(|| format!("cannot read {}", manifests.display()))?;
         for (released, ours) in CHANGES {
             ensure!(text.matches(released).count() == 1, "{} has no {released:?}", manifests.display());
             text = text.replace(released, ours);

@@ -41,7 +41,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             let stays = |pod: &&k8s_openapi::api::core::v1::Pod| {
                 node_of(pod).as_ref() == Some(&off) && pod.metadata.deletion_timestamp.is_none()
             };
-            let stay: Vec<_> = pods.iter().filter(stays).filter_map(|pod| pod.metadata.name.clone()).collect();
+            let stay: Vec<_> =
+                pods.iter().filter(stays).filter_map(|pod| pod.metadata.name.clone()).collect();
             ensure!(stay.is_empty() || stay == [bundled::DATABASE], "{stay:?} stay on {off}");
             Ok(())
         })
@@ -57,7 +58,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         }
         let fault = "power-off with the bundled database";
         let after = s.failover_within(fault, &before, at, None, &REASONS, Some(WHOLE)).await?;
-        let followed = check(&s.objects().await?).promotions.into_iter().find(|next| next.token == after.token);
+        let followed =
+            check(&s.objects().await?).promotions.into_iter().find(|next| next.token == after.token);
         let followed = followed.context("no promotion")?.seen.since(helped);
         s.note(format!(
             "without the database {} stayed the active pod, for {:.0} s; {:.1} s after the commands {} was active",
