@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use kube::{
     Api,
-    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
     core::GroupVersionKind,
 };
 use leadergroup_e2e::{
@@ -123,14 +123,21 @@ fn text(status: &Value, field: &str) -> Result<String> {
     Ok(status[field].as_str().with_context(|| format!("the status has no {field}"))?.to_owned())
 }
 
-/// Waits until all instances of the database are ready, with the primary that is wanted.
+/// Waits until the primary sends its log to all other instances, and returns its name. Until then the loss of the
+/// primary counts as a second loss, after which no standby is promoted. The status of the Cluster may be late.
 async fn settled(s: &Scenario) -> Result<String> {
-    eventually("every instance of the database to be ready", REJOINS, async || {
+    let query =
+        "select count(*) from pg_stat_replication where state = 'streaming' and sync_state = 'quorum'";
+    eventually("every standby of the database to follow the primary", REJOINS, async || {
         let status = status(&s.stage).await?;
-        let ready = status["readyInstances"].as_u64().unwrap_or_default();
-        ensure!(ready == INSTANCES, "{ready} of {INSTANCES} are ready");
         let (current, target) = (text(&status, "currentPrimary")?, text(&status, "targetPrimary")?);
         ensure!(current == target, "{current} is the primary, {target} is to be");
+        let psql = ["psql", "--no-psqlrc", "-qAt", "-U", "postgres", "-c", query];
+        let exec = ["exec", "--namespace", OPERATOR_NAMESPACE, &current, "-c", "postgres", "--"];
+        let standbys: u64 = s.stage.run_kubectl(&[&exec[..], &psql].concat()).await?.trim().parse()?;
+        ensure!(standbys + 1 == INSTANCES, "{standbys} standbys follow {current}");
+        let ready = status["readyInstances"].as_u64().unwrap_or_default();
+        ensure!(ready == INSTANCES, "{ready} of {INSTANCES} are ready");
         Ok(current)
     })
     .await
@@ -141,7 +148,7 @@ async fn primary_on(s: &Scenario, node: &str) -> Result<String> {
     settled(s).await?;
     let pods = s.stage.operator.pods();
     let selector = format!("cnpg.io/cluster={CLUSTER},cnpg.io/podRole=instance");
-    let instances = pods.list(&kube::api::ListParams::default().labels(&selector)).await?;
+    let instances = pods.list(&ListParams::default().labels(&selector)).await?;
     let there = instances.items.into_iter().find(|pod| node_of(pod).as_deref() == Some(node));
     let there = there.and_then(|pod| pod.metadata.name).with_context(|| format!("no instance on {node}"))?;
     if text(&status(&s.stage).await?, "currentPrimary")? != there {

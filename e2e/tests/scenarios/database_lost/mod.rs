@@ -11,8 +11,8 @@ pub(crate) mod cloud_native_pg;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{Api, api::DeleteParams};
 use leadergroup_e2e::{
     moment::Moment,
     scenario::{Active, STARTED, Scenario, Stage, eventually},
@@ -33,15 +33,35 @@ async fn active_on(s: &mut Scenario, node: &str, request: &str) -> Result<Active
     if before.node == node {
         return Ok(before);
     }
-    let pods = s.pods_ready().await?;
-    let there = pods.into_iter().find(|pod| node_of(pod).as_deref() == Some(node));
-    let there = there.and_then(|pod| pod.metadata.name).with_context(|| format!("no pod is on {node}"))?;
+    let there = standby_on(s, node).await?;
     let at = Moment::now();
     s.request_switchover(&s.workload.name, request, Some(&there)).await?;
     s.failover("requested", &before, at, None, &["Switchover"]).await?;
     let active = s.settled(STARTED).await?;
     ensure!(active.node == node, "{} is active on {}, not on {node}", active.pod, active.node);
     Ok(active)
+}
+
+/// The name of the pod on this node. If there is none, because a pod left the node when it was lost, one that shares its
+/// node with another is deleted: the next one is spread over the nodes.
+async fn standby_on(s: &Scenario, node: &str) -> Result<String> {
+    for _ in 0..3 {
+        let active = s.settled(STARTED).await?;
+        let pods = s.pods_ready().await?;
+        if let Some(there) = pods.iter().find(|pod| node_of(pod).as_deref() == Some(node)) {
+            return there.metadata.name.clone().context("a pod without a name");
+        }
+        let shares = |pod: &&Pod| pods.iter().filter(|other| node_of(other) == node_of(pod)).count() > 1;
+        let mut names = pods.iter().filter(shares).filter_map(|pod| pod.metadata.name.clone());
+        let standby = names.find(|name| *name != active.pod).context("no two pods share a node")?;
+        s.pods().delete(&standby, &DeleteParams::default()).await?;
+        eventually("the pod to be gone", STARTED, async || {
+            ensure!(s.pods().get_opt(&standby).await?.is_none(), "{standby} is still there");
+            Ok(())
+        })
+        .await?;
+    }
+    bail!("no pod of the group comes to {node}")
 }
 
 /// Waits until Kubernetes says that a node is not ready, or ready again.
@@ -71,7 +91,7 @@ async fn replica_on(s: &Scenario, node: &str) -> Result<()> {
             s.cordon(other, true).await?;
         }
         let replaced = async {
-            operator.pods().delete(&name, &kube::api::DeleteParams::default()).await?;
+            operator.pods().delete(&name, &DeleteParams::default()).await?;
             operator.ready(STARTED).await
         };
         let replaced = replaced.await;
