@@ -60,9 +60,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             s.stage.run_kubectl(&command.iter().map(String::as_str).collect::<Vec<_>>()).await?;
         }
         let fault = "power-off with the bundled database";
-        // Kubernetes may have removed the active pod by then, and an empty database knows of no holder.
-        let reasons: Vec<&str> = REASONS.into_iter().chain(["FirstHolder"]).collect();
-        let after = s.failover_within(fault, &before, at, None, &reasons, Some(WHOLE)).await?;
+        let after = s.failover_within(fault, &before, at, None, &REASONS, Some(WHOLE)).await?;
         let followed =
             check(&s.objects().await?).promotions.into_iter().find(|next| next.token == after.token);
         let followed = followed.context("no promotion")?.seen.since(helped);

@@ -24,8 +24,9 @@ use crate::ownership::node_of;
 const NOTICED: Duration = Duration::from_mins(2);
 
 /// Why the active pod is replaced. By the time that this is possible, its silence is long complete, and Kubernetes has
-/// noticed, too.
-const REASONS: [&str; 4] = ["Silent", "PodNotReady", "PodDeleted", "DisruptionTarget"];
+/// deleted it. A new owner of the group may see that before it has heard a candidate: then the group has no holder for a
+/// moment, and the next one is the first.
+const REASONS: [&str; 5] = ["Silent", "PodNotReady", "PodDeleted", "DisruptionTarget", "FirstHolder"];
 
 /// Makes the pod on this node active, and returns it.
 async fn active_on(s: &mut Scenario, node: &str, request: &str) -> Result<Active> {
