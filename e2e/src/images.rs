@@ -53,6 +53,11 @@ pub enum Content {
     Busybox,
     /// Debian's PostgreSQL server, used like the public `postgres` image.
     Postgres,
+    /// The operator of CloudNativePG, which its instances copy their program from.
+    CloudNativePg {
+        /// The path of `manager` on this machine.
+        manager: PathBuf,
+    },
     /// Busybox, and the agent with its shared libraries.
     Supervised {
         /// The agent's path on this machine.
@@ -134,7 +139,7 @@ pub async fn pack(image: &Image, folder: &Path) -> Result<PathBuf> {
 fn write_archive(name: &str, layer: &[u8], settings: &serde_json::Value, folder: &Path) -> Result<PathBuf> {
     let digest = hex(&Sha256::digest(layer));
     let config = serde_json::to_vec(&json!({
-        "architecture": match std::env::consts::ARCH { "x86_64" => "amd64", "aarch64" => "arm64", other => other },
+        "architecture": architecture(),
         "os": "linux",
         "config": settings,
         "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{digest}")] },
@@ -193,6 +198,14 @@ async fn fill(root: &mut Root, content: &Content, folder: &Path) -> Result<()> {
             });
         }
         Content::Postgres => root.postgres().await?,
+        Content::CloudNativePg { manager } => {
+            // It looks for a program for each architecture.
+            let program = format!("operator/manager_{}", architecture());
+            root.file(manager, &program)?;
+            root.link(&program, "manager")?;
+            root.settings =
+                json!({ "Entrypoint": ["/manager"], "User": format!("{OPERATOR_UID}:{OPERATOR_UID}") });
+        }
     }
     Ok(())
 }
@@ -218,7 +231,10 @@ impl Root {
             home.file_name().context("PostgreSQL's folder has no name")?.to_string_lossy().into_owned();
         self.busybox().await?;
         let mut libraries = BTreeSet::new();
-        for program in ["postgres", "initdb", "pg_ctl", "psql", "pg_isready", "pg_controldata"] {
+        // For the chart, CloudNativePG, and backups.
+        let programs =
+            "postgres initdb pg_ctl psql pg_isready pg_controldata pg_basebackup pg_rewind pg_dump";
+        for program in programs.split(' ') {
             let path = bin.join(program);
             libraries.extend(shared_libraries(&path).await?);
             self.file(&path, &relative(&path))?;
@@ -360,6 +376,15 @@ async fn shared_libraries(program: &Path) -> Result<Vec<PathBuf>> {
         found.extend(path.map(PathBuf::from));
     }
     Ok(found)
+}
+
+/// This machine's architecture, by the name that images have for it.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
 }
 
 fn relative(path: &Path) -> String {

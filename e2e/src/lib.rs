@@ -9,6 +9,7 @@ pub mod cgroup;
 pub mod cleanup;
 pub mod client;
 pub mod clock;
+pub mod cloud_native_pg;
 pub mod cluster;
 pub mod command;
 pub mod config;

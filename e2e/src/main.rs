@@ -1,4 +1,5 @@
-//! The command of the test cluster: `leadergroup-e2e build | up | down | status | load | demo | env | fault | page`.
+//! The command of the test cluster: `leadergroup-e2e build | up | down | status | load | demo | env | fault | page |
+//! cloud-native-pg`.
 
 use std::fs;
 use std::io::Write as _;
@@ -72,6 +73,8 @@ enum Action {
     Demo,
     /// Print shell commands that configure kubectl for the cluster: `eval "$(leadergroup-e2e env)"`.
     Env,
+    /// Build the operator of CloudNativePG (once; several minutes) and install it in the running cluster.
+    CloudNativePg,
     /// Inject a fault into the running cluster, or undo it.
     #[command(subcommand)]
     Fault(Fault),
@@ -175,6 +178,7 @@ async fn run(action: Action) -> Result<()> {
             Ok(())
         }
         Action::Env => print_environment(&Cluster::attach()?),
+        Action::CloudNativePg => Cluster::attach()?.install_cloud_native_pg().await,
         Action::Fault(fault) => inject(&Cluster::attach()?, fault).await,
         Action::Page { run, steps } => print_page(run.as_deref(), steps.as_deref()),
         Action::Call(args) => args.run().await,

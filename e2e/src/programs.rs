@@ -24,31 +24,68 @@ const BUILD_LIMIT: Duration = Duration::from_hours(1);
 /// The oldest supported version of Go.
 const GO_MINIMUM: (u32, u32) = (1, 26);
 
-/// The inputs of the build in the directory of the Go module. There is one module for all programs, so that the
-/// packages they share, which are most of them, are compiled once.
-const FILES: [&str; 5] = ["go.mod", "go.sum", "coredns/main.go", "elector/main.go", "leader/main.go"];
-/// The targets: the tools of go.mod, and our own programs.
-const TARGETS: [&str; 4] = ["tool", "./coredns", "./elector", "./leader"];
-/// Excludes parts of containerd that need C libraries.
-const TAGS: &str = "no_btrfs,no_devmapper,no_zfs";
-/// The programs that the build must produce; `server` is etcd.
-const PROGRAMS: [&str; 15] = [
-    "containerd",
-    "containerd-shim-runc-v2",
-    "coredns",
-    "ctr",
-    "elector",
-    "helm",
-    "kube-apiserver",
-    "kube-controller-manager",
-    "kube-proxy",
-    "kube-scheduler",
-    "kubectl",
-    "kubelet",
-    "leader",
-    "nats-server",
-    "server",
-];
+/// A Go module in a directory of this crate, and what is built from it.
+struct Module {
+    /// The directory, and the first part of the name of the build's.
+    name: &'static str,
+    /// What progress calls it.
+    builds: &'static str,
+    /// The inputs of the build.
+    files: &'static [&'static str],
+    /// The targets: the tools of go.mod, and our own programs.
+    targets: &'static [&'static str],
+    tags: &'static str,
+    /// The programs that the build must produce.
+    programs: &'static [&'static str],
+    /// A file of a module that it requires, which is kept beside the programs.
+    kept: Option<(&'static str, &'static str)>,
+}
+
+/// The programs of the cluster. There is one module for all of them, so that the packages they share, which are most of
+/// them, are compiled once.
+const CLUSTER: Module = Module {
+    name: "programs",
+    builds: "Kubernetes, etcd, containerd, CoreDNS, Helm and NATS",
+    files: &["go.mod", "go.sum", "coredns/main.go", "elector/main.go", "leader/main.go"],
+    targets: &["tool", "./coredns", "./elector", "./leader"],
+    // Excludes parts of containerd that need C libraries.
+    tags: "no_btrfs,no_devmapper,no_zfs",
+    // `server` is etcd.
+    programs: &[
+        "containerd",
+        "containerd-shim-runc-v2",
+        "coredns",
+        "ctr",
+        "elector",
+        "helm",
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-proxy",
+        "kube-scheduler",
+        "kubectl",
+        "kubelet",
+        "leader",
+        "nats-server",
+        "server",
+    ],
+    kept: None,
+};
+
+/// The name of the file that is kept.
+const KEPT: &str = "kept";
+
+/// The version of CloudNativePG.
+pub const CLOUD_NATIVE_PG_VERSION: &str = "1.29.1";
+/// Its operator, with the versions of packages that it was released with. Only one scenario needs it.
+const CLOUD_NATIVE_PG: Module = Module {
+    name: "cloudnative-pg",
+    builds: "CloudNativePG",
+    files: &["go.mod", "go.sum"],
+    targets: &["tool"],
+    tags: "",
+    programs: &["manager"],
+    kept: Some(("github.com/cloudnative-pg/cloudnative-pg", "releases/cnpg-1.29.1.yaml")),
+};
 
 /// Debian packages, each with a file that shows that it is installed. `*` stands for one directory of any name.
 /// `redis-tools` has the server, too, under another name, and unlike `redis-server` starts none on this machine.
@@ -90,7 +127,7 @@ impl Programs {
 
 /// The built programs. Fails if they are missing.
 pub fn built(cache: &Path) -> Result<Programs> {
-    let folder = folder(cache)?;
+    let folder = folder(&CLUSTER, cache)?;
     ensure!(
         folder.exists(),
         "the programs of the cluster are not built yet: run `leadergroup-e2e build` (takes minutes the first time)"
@@ -100,11 +137,22 @@ pub fn built(cache: &Path) -> Result<Programs> {
 
 /// Builds missing programs and returns their location. Concurrent builds take turns.
 pub async fn build(cache: &Path) -> Result<Programs> {
-    if let Ok(programs) = built(cache) {
-        return Ok(programs);
+    build_module(&CLUSTER, cache).await
+}
+
+/// The same for the operator of CloudNativePG: `manager`, and the manifests of its release.
+pub async fn build_cloud_native_pg(cache: &Path) -> Result<(Programs, PathBuf)> {
+    let programs = build_module(&CLOUD_NATIVE_PG, cache).await?;
+    let manifests = programs.folder.join(KEPT);
+    Ok((programs, manifests))
+}
+
+async fn build_module(module: &Module, cache: &Path) -> Result<Programs> {
+    let folder = folder(module, cache)?;
+    if folder.exists() {
+        return Ok(Programs { folder });
     }
     check_go().await?;
-    let folder = folder(cache)?;
     let bin = cache.join("bin");
     fs::create_dir_all(&bin).with_context(|| format!("cannot create {}", bin.display()))?;
     let lock = File::create(bin.join("build.lock")).context("cannot create the build's lock file")?;
@@ -114,23 +162,22 @@ pub async fn build(cache: &Path) -> Result<Programs> {
             .await?
             .context("cannot take the build's lock")?;
     if !folder.exists() {
-        progress(
-            "building Kubernetes, etcd, containerd, CoreDNS, Helm and NATS from their pinned Go modules",
-        );
-        build_into(&folder).await.context("building the programs of the cluster")?;
+        progress(&format!("building {} from their pinned Go modules", module.builds));
+        build_into(module, &folder).await.with_context(|| format!("building {}", module.builds))?;
     }
-    built(cache)
+    Ok(Programs { folder })
 }
 
-async fn build_into(folder: &Path) -> Result<()> {
+async fn build_into(module: &Module, folder: &Path) -> Result<()> {
     let unfinished = folder.with_extension("unfinished");
     let _ = fs::remove_dir_all(&unfinished);
     fs::create_dir_all(&unfinished)?;
     let started = Instant::now();
     let mut child = Command::new("go")
-        .current_dir(module())
-        .args(["install", "-v", "-trimpath", "-mod=readonly", "-tags", TAGS, "-ldflags", &linker_flags()])
-        .args(TARGETS)
+        .current_dir(directory(module))
+        .args(["install", "-v", "-trimpath", "-mod=readonly", "-tags", module.tags])
+        .args(["-ldflags", &linker_flags()])
+        .args(module.targets)
         .env("CGO_ENABLED", "0")
         .env("GOBIN", &unfinished)
         .env("GOWORK", "off")
@@ -169,11 +216,22 @@ async fn build_into(folder: &Path) -> Result<()> {
     if !status.success() {
         bail!("go install failed ({status}):\n{}", last_words.join("\n"));
     }
-    for program in PROGRAMS {
+    for program in module.programs {
         ensure!(unfinished.join(program).exists(), "the build did not produce {program}");
     }
+    keep(module, &unfinished).await?;
     fs::rename(&unfinished, folder).with_context(|| format!("cannot create {}", folder.display()))?;
     progress(&format!("  built in {} s", started.elapsed().as_secs()));
+    Ok(())
+}
+
+/// Copies the file of a required module that is kept beside the programs.
+async fn keep(module: &Module, folder: &Path) -> Result<()> {
+    let Some((required, file)) = module.kept else { return Ok(()) };
+    let mut list = Command::new("go");
+    list.current_dir(directory(module)).args(["list", "-m", "-f", "{{.Dir}}", required]);
+    let source = Path::new(output(list, BUILD_LIMIT).await?.trim()).join(file);
+    fs::copy(&source, folder.join(KEPT)).with_context(|| format!("cannot copy {}", source.display()))?;
     Ok(())
 }
 
@@ -191,21 +249,21 @@ fn linker_flags() -> String {
 }
 
 /// The directory of the programs. Its name contains a hash of all inputs of the build.
-fn folder(cache: &Path) -> Result<PathBuf> {
+fn folder(module: &Module, cache: &Path) -> Result<PathBuf> {
     let mut hash = Sha256::new();
-    for file in FILES {
-        let path = module().join(file);
+    for file in module.files {
+        let path = directory(module).join(file);
         hash.update(fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?);
     }
-    hash.update(TAGS);
+    hash.update(module.tags);
     hash.update(linker_flags());
     let hash: String = hash.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect();
-    Ok(cache.join("bin").join(format!("programs-{hash}")))
+    Ok(cache.join("bin").join(format!("{}-{hash}", module.name)))
 }
 
-/// The directory of the Go module.
-fn module() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("programs")
+/// The directory of a Go module.
+fn directory(module: &Module) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(module.name)
 }
 
 async fn check_go() -> Result<()> {
@@ -215,7 +273,7 @@ async fn check_go() -> Result<()> {
     );
     // In the module's directory, because Go may download the version that the module requires.
     let mut go = Command::new("go");
-    go.arg("version").current_dir(module());
+    go.arg("version").current_dir(directory(&CLUSTER));
     let text = output(go, BUILD_LIMIT).await.with_context(|| remedy.clone())?;
     let found = text
         .split_whitespace()

@@ -161,7 +161,7 @@ fn users_may_do_with_groups_what_their_role_allows_and_write_no_status() {
 
 #[test]
 fn the_network_policies_admit_scrapes_to_the_operator_and_the_operator_to_its_database() {
-    let set = "networkPolicy.enabled=true,postgresql.enabled=true";
+    let set = "networkPolicy.enabled=true,postgresql.mode=Bundled";
     let policies = rendered("networkpolicy", "lg", set);
     let of = |component: &str| {
         let mut those = policies.iter().filter(|policy| {

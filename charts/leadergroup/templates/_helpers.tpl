@@ -75,57 +75,122 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "leadergroup.serviceAc
 {{- default (include "leadergroup.postgresql.fullname" .) .Values.postgresql.auth.existingSecret -}}
 {{- end -}}
 
+{{/* The CloudNativePG cluster. Its name is part of those of its Services, and has at most 50 characters. */}}
+{{- define "leadergroup.cloudNativePG.fullname" -}}
+{{ include "leadergroup.fullname" . }}-pg
+{{- end -}}
+
 {{/* Fails with an error that says what to write, unless there is exactly one source of the database's URL. */}}
 {{- define "leadergroup.database.check" -}}
+{{- $mode := .Values.postgresql.mode -}}
 {{- $given := or .Values.database.url .Values.database.existingSecret.name -}}
 {{- if and .Values.database.url .Values.database.existingSecret.name -}}
 {{- fail "database: set either database.url or database.existingSecret.name, not both" -}}
 {{- end -}}
-{{- if and .Values.postgresql.enabled $given -}}
-{{- fail "database: to use your own PostgreSQL, also set postgresql.enabled=false" -}}
+{{- if and (ne $mode "External") $given -}}
+{{- fail "database: to use your own PostgreSQL, also set postgresql.mode=External" -}}
 {{- end -}}
-{{- if and .Values.postgresql.enabled .Values.database.passwordSecret.name -}}
-{{- fail "database.passwordSecret: for the bundled PostgreSQL set postgresql.auth.existingSecret; for your own, set postgresql.enabled=false" -}}
+{{- if and (eq $mode "Bundled") .Values.database.passwordSecret.name -}}
+{{- fail "database.passwordSecret: for the bundled PostgreSQL set postgresql.auth.existingSecret; for your own, set postgresql.mode=External" -}}
 {{- end -}}
-{{- if not (or .Values.postgresql.enabled $given) -}}
-{{- fail "database: postgresql.enabled is false; set database.url or database.existingSecret.name" -}}
+{{- if eq $mode "CloudNativePG" -}}
+{{- if or .Values.database.passwordSecret.name .Values.database.caSecret.name .Values.postgresql.auth.existingSecret -}}
+{{- fail "postgresql.mode is CloudNativePG, which makes the password and the certificate authority itself; leave database.passwordSecret, database.caSecret and postgresql.auth.existingSecret empty" -}}
+{{- end -}}
+{{- with .Values.postgresql.cloudNativePG -}}
+{{- if ge (int .synchronous) (int .instances) -}}
+{{- fail "postgresql.cloudNativePG.synchronous: must be less than postgresql.cloudNativePG.instances, because the primary is no standby" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq $mode "External") (not $given) -}}
+{{- fail "database: postgresql.mode is External; set database.url or database.existingSecret.name" -}}
 {{- end -}}
 {{- end -}}
 
-{{/*
-The source of the database's URL. The URL of the bundled database contains no secret and is set directly. Any other URL is
-mounted from a Secret, so that a change needs no restart.
-*/}}
-{{- define "leadergroup.database.env" -}}
-{{- if .Values.postgresql.enabled -}}
-- name: LEADERGROUP_DATABASE_URL
-  value: {{ printf "postgres://%s@%s.%s.svc:5432/%s?sslmode=disable" .Values.postgresql.auth.username (include "leadergroup.postgresql.fullname" .) .Release.Namespace .Values.postgresql.auth.database | quote }}
+{{/* The Secret with the database's URL and its key; nothing for the bundled database, whose URL contains no secret. */}}
+{{- define "leadergroup.database.urlSecret" -}}
+{{- if eq .Values.postgresql.mode "CloudNativePG" -}}
+secretName: {{ include "leadergroup.cloudNativePG.fullname" . }}-app
+items:
+  - key: uri
+    path: url
+{{- else if eq .Values.postgresql.mode "External" -}}
+{{- if .Values.database.existingSecret.name -}}
+secretName: {{ .Values.database.existingSecret.name }}
+items:
+  - key: {{ .Values.database.existingSecret.key }}
+    path: url
 {{- else -}}
+secretName: {{ include "leadergroup.fullname" . }}-database
+items:
+  - key: url
+    path: url
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The Secret with the database's password and its key, unless the URL contains the password. */}}
+{{- define "leadergroup.database.passwordSecret" -}}
+{{- if eq .Values.postgresql.mode "Bundled" -}}
+secretName: {{ include "leadergroup.postgresql.secretName" . }}
+items:
+  - key: password
+    path: password
+{{- else if .Values.database.passwordSecret.name -}}
+secretName: {{ .Values.database.passwordSecret.name }}
+items:
+  - key: {{ .Values.database.passwordSecret.key }}
+    path: password
+{{- end -}}
+{{- end -}}
+
+{{/* The Secret with the authority that signed the database's certificate, and its key. */}}
+{{- define "leadergroup.database.caSecret" -}}
+{{- if eq .Values.postgresql.mode "CloudNativePG" -}}
+secretName: {{ include "leadergroup.cloudNativePG.fullname" . }}-ca
+items:
+  - key: ca.crt
+    path: ca.crt
+{{- else if .Values.database.caSecret.name -}}
+secretName: {{ .Values.database.caSecret.name }}
+items:
+  - key: {{ .Values.database.caSecret.key }}
+    path: ca.crt
+{{- end -}}
+{{- end -}}
+
+{{/* A URL that contains a secret is mounted, so that a change needs no restart. That of the bundled database is set. */}}
+{{- define "leadergroup.database.env" -}}
+{{- if include "leadergroup.database.urlSecret" . -}}
 - name: LEADERGROUP_DATABASE_URL_FILE
   value: /etc/leadergroup/database-url/url
+{{- else -}}
+- name: LEADERGROUP_DATABASE_URL
+  value: {{ printf "postgres://%s@%s.%s.svc:5432/%s?sslmode=disable" .Values.postgresql.auth.username (include "leadergroup.postgresql.fullname" .) .Release.Namespace .Values.postgresql.auth.database | quote }}
 {{- end }}
-{{- if or .Values.postgresql.enabled .Values.database.passwordSecret.name }}
+{{- if include "leadergroup.database.passwordSecret" . }}
 - name: LEADERGROUP_DATABASE_PASSWORD_FILE
   value: /etc/leadergroup/database/password
 {{- end }}
-{{- if .Values.database.caSecret.name }}
+{{- if include "leadergroup.database.caSecret" . }}
 - name: LEADERGROUP_DATABASE_CA_FILE
   value: /etc/leadergroup/database-ca/ca.crt
 {{- end }}
 {{- end -}}
 
 {{- define "leadergroup.database.volumeMounts" -}}
-{{- if not .Values.postgresql.enabled }}
+{{- if include "leadergroup.database.urlSecret" . }}
 - name: database-url
   mountPath: /etc/leadergroup/database-url
   readOnly: true
 {{- end }}
-{{- if or .Values.postgresql.enabled .Values.database.passwordSecret.name }}
+{{- if include "leadergroup.database.passwordSecret" . }}
 - name: database
   mountPath: /etc/leadergroup/database
   readOnly: true
 {{- end }}
-{{- if .Values.database.caSecret.name }}
+{{- if include "leadergroup.database.caSecret" . }}
 - name: database-ca
   mountPath: /etc/leadergroup/database-ca
   readOnly: true
@@ -133,43 +198,20 @@ mounted from a Secret, so that a change needs no restart.
 {{- end -}}
 
 {{- define "leadergroup.database.volumes" -}}
-{{- if not .Values.postgresql.enabled }}
+{{- with include "leadergroup.database.urlSecret" . }}
 - name: database-url
   secret:
-    {{- if .Values.database.existingSecret.name }}
-    secretName: {{ .Values.database.existingSecret.name }}
-    items:
-      - key: {{ .Values.database.existingSecret.key }}
-        path: url
-    {{- else }}
-    secretName: {{ include "leadergroup.fullname" . }}-database
-    items:
-      - key: url
-        path: url
-    {{- end }}
+    {{- . | nindent 4 }}
 {{- end }}
-{{- if .Values.postgresql.enabled }}
+{{- with include "leadergroup.database.passwordSecret" . }}
 - name: database
   secret:
-    secretName: {{ include "leadergroup.postgresql.secretName" . }}
-    items:
-      - key: password
-        path: password
-{{- else if .Values.database.passwordSecret.name }}
-- name: database
-  secret:
-    secretName: {{ .Values.database.passwordSecret.name }}
-    items:
-      - key: {{ .Values.database.passwordSecret.key }}
-        path: password
+    {{- . | nindent 4 }}
 {{- end }}
-{{- if .Values.database.caSecret.name }}
+{{- with include "leadergroup.database.caSecret" . }}
 - name: database-ca
   secret:
-    secretName: {{ .Values.database.caSecret.name }}
-    items:
-      - key: {{ .Values.database.caSecret.key }}
-        path: ca.crt
+    {{- . | nindent 4 }}
 {{- end }}
 {{- end -}}
 

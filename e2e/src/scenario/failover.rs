@@ -46,7 +46,8 @@ impl Scenario {
         within: Option<Duration>,
     ) -> Result<Active> {
         self.fails_from(at, [before.uid.clone()], reasons);
-        let after = eventually("another pod to take over", TAKEOVER, async || {
+        let wait = within.unwrap_or_default().max(TAKEOVER);
+        let after = eventually("another pod to take over", wait, async || {
             let after = self.active().await?;
             ensure!(after.uid != before.uid, "{} is still active", before.pod);
             Ok(after)

@@ -27,7 +27,7 @@ pub use failover::{CRASHED, DELETED};
 pub use operator::{NAMESPACE as OPERATOR_NAMESPACE, Operator, RELEASE, is_ready};
 pub use report::{Line, Measured, Report, Seen, ms};
 pub use runner::{Entry, Needs, run_all};
-pub use settings::{clients_changes, faults_setting, program_changes};
+pub use settings::{clients_changes, database_rounds, faults_setting, program_changes};
 pub use stage::{Stage, beside, build_operator, target_folder};
 pub use together::Together;
 pub use wait::{eventually, throughout};

@@ -61,7 +61,7 @@ impl Operator {
     pub fn with_database(&self, url: &str) -> Value {
         let secret = self.authority.as_ref().map_or("", |_| AUTHORITY);
         json!({
-            "postgresql": { "enabled": false },
+            "postgresql": { "mode": "External" },
             "database": { "url": url, "caSecret": { "name": secret } },
             "managedEndpoints": { "enabled": true },
             "podDeletion": { "enabled": true },

@@ -19,7 +19,7 @@ pub(crate) const DATABASE: &str = "leadergroup-postgresql-0";
 pub(crate) fn values() -> Value {
     json!({
         "image": { "tag": env!("CARGO_PKG_VERSION") },
-        "postgresql": { "enabled": true, "image": { "tag": "15" } },
+        "postgresql": { "mode": "Bundled", "image": { "tag": "15" } },
         // The rights stay as they are: Helm does not change a role that somebody else has written.
         "managedEndpoints": { "enabled": true },
         "podDeletion": { "enabled": true },
@@ -28,15 +28,20 @@ pub(crate) fn values() -> Value {
 
 /// Changes the release to its own PostgreSQL, lets a scenario play, and changes it back.
 pub(crate) async fn with(stage: &Rc<Stage>, story: impl Future<Output = Result<()>>) -> Result<()> {
-    let usual = stage.values.as_ref().context("the operator was installed by others")?;
     stage.operator.install(&values()).await.context("installing the chart with its own PostgreSQL")?;
     let mut told = story.await;
     if told.is_ok() {
         // The end of a group's pods may have begun one more term.
         told = record_terms(stage).await;
     }
-    stage.operator.install(usual).await.context("changing the release back")?;
+    usual_again(stage).await?;
     told
+}
+
+/// Changes the release back to the usual database.
+pub(crate) async fn usual_again(stage: &Stage) -> Result<()> {
+    let usual = stage.values.as_ref().context("the operator was installed by others")?;
+    stage.operator.install(usual).await.context("changing the release back")
 }
 
 /// The database's pod and how often it was restarted. It is ready.
@@ -64,11 +69,16 @@ pub(crate) async fn replaced(operator: &Operator, before: &BTreeMap<String, Stri
 
 /// Reads the terms that the bundled database recorded, and adds them to the history.
 pub(crate) async fn record_terms(stage: &Stage) -> Result<()> {
+    record_terms_of(stage, &[DATABASE], RELEASE).await
+}
+
+/// The same for any database in a pod: which pod and container, and the user.
+pub(crate) async fn record_terms_of(stage: &Stage, pod: &[&str], user: &str) -> Result<()> {
     let query = "select key, token, grant_id, holder_uid, (extract(epoch from granted_at) * 1000000)::bigint
         from leadergroup.terms";
-    let psql = ["psql", "--no-psqlrc", "-qAt", "-U", RELEASE, "-d", RELEASE, "-c", query];
-    let exec = ["exec", "--namespace", OPERATOR_NAMESPACE, DATABASE, "--"];
-    let rows = stage.run_kubectl(&[&exec[..], &psql].concat()).await?;
+    let psql = ["--", "psql", "--no-psqlrc", "-qAt", "-U", user, "-d", RELEASE, "-c", query];
+    let exec = ["exec", "--namespace", OPERATOR_NAMESPACE];
+    let rows = stage.run_kubectl(&[&exec[..], pod, &psql].concat()).await?;
     let terms = rows.lines().map(|row| term(row).with_context(|| format!("the row {row:?}")));
     let recorder = stage.recorder.as_ref().context("nothing records")?;
     recorder.add_terms(terms.collect::<Result<_>>()?);

@@ -13,6 +13,7 @@ mod change;
 mod chart_upgraded;
 mod clients_view;
 mod crashing_pod;
+mod database_lost;
 mod deletions;
 mod demoted_deleted;
 mod exactly_one;
@@ -53,6 +54,7 @@ mod webhook_server;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use database_lost::{bundled as database_lost_bundled, cloud_native_pg as database_lost_cloud_native_pg};
 use deletions::{deletions_with_everything, deletions_without_operator, deletions_without_postgres};
 use examples::node_lost as examples_node_lost;
 use leadergroup_e2e::{
@@ -85,12 +87,12 @@ fn entries() -> Vec<Entry> {
         // The webhook's bystander shows what others notice, so nothing else may run beside it.
         Everything: webhook, clients_view, node_power_off, demoted_deleted, node_cut_off, path_cut, node_drained, operator_killed, api_server_restarted, postgres_away, bad_input,
             chart_upgraded, removal, deletions_with_everything, deletions_without_postgres, deletions_without_operator,
-            examples_node_lost, random_faults;
+            examples_node_lost, database_lost_bundled, database_lost_cloud_native_pg, random_faults;
     }
 }
 
 /// Scenarios with these prefixes run only if requested by name.
-const ON_REQUEST: [&str; 3] = ["deletions", "examples_node_lost", "random_faults"];
+const ON_REQUEST: [&str; 4] = ["database_lost", "deletions", "examples_node_lost", "random_faults"];
 
 fn main() -> ExitCode {
     // Flags of the standard harness are ignored; names select scenarios.
