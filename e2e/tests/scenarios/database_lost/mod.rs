@@ -24,8 +24,8 @@ use crate::ownership::node_of;
 const NOTICED: Duration = Duration::from_mins(2);
 
 /// Why the active pod is replaced. By the time that this is possible, its silence is long complete, and Kubernetes has
-/// deleted it. A new owner of the group may see that before it has heard a candidate: then the group has no holder for a
-/// moment, and the next one is the first.
+/// deleted it. A new owner of the group may see that before it has heard a candidate. Then the group has no holder for
+/// a moment, and the next one is the first.
 const REASONS: [&str; 5] = ["Silent", "PodNotReady", "PodDeleted", "DisruptionTarget", "FirstHolder"];
 
 /// Makes the pod on this node active, and returns it.
@@ -43,8 +43,8 @@ async fn active_on(s: &mut Scenario, node: &str, request: &str) -> Result<Active
     Ok(active)
 }
 
-/// The name of the pod on this node. If there is none, because a pod left the node when it was lost, one that shares its
-/// node with another is deleted: the next one is spread over the nodes.
+/// The name of the pod on this node. If there is none, because a pod left the node when it was lost, one that shares
+/// its node with another is deleted: the next one is spread over the nodes.
 async fn standby_on(s: &Scenario, node: &str) -> Result<String> {
     for _ in 0..3 {
         let active = s.settled(STARTED).await?;
