@@ -185,6 +185,14 @@ fn a_misspelt_variable_is_refused_but_not_what_kubernetes_itself_sets() {
         ("LEADERGROUP_POSTGRESQL_PORT_5432_TCP_ADDR", "198.18.0.1"),
     ]);
     Settings::load(&sources).unwrap();
+    // What `leadergroup exec` and the agent give to programs, such as this one.
+    sources.environment = environment(&[
+        ("LEADERGROUP_KEY", "nightly"),
+        ("LEADERGROUP_TOKEN", "7"),
+        ("LEADERGROUP_GROUP", "web"),
+        ("LEADERGROUP_POD", "web-0"),
+    ]);
+    Settings::load(&sources).unwrap();
     sources.environment = environment(&[("LEADERGROUP_RETRYINTERVAL", "1s")]);
     let found = problems(&sources);
     assert!(

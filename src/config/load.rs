@@ -94,7 +94,8 @@ impl Settings {
         }
         let known: Vec<String> = table::ALL.iter().map(Setting::variable).collect();
         for name in environment.keys().filter(|name| name.starts_with(ENVIRONMENT_PREFIX)) {
-            if name != CONFIG_VARIABLE && !known.contains(name) && !is_service_link(name) {
+            let other = name == CONFIG_VARIABLE || GIVEN.contains(&name.as_str()) || is_service_link(name);
+            if !other && !known.contains(name) {
                 errors.push(SettingsError {
                     origin: Origin::Environment(name.clone()),
                     problem: format!(
@@ -106,6 +107,9 @@ impl Settings {
         }
     }
 }
+
+/// What `leadergroup exec` and the agent give to programs, which may run this one.
+const GIVEN: [&str; 4] = ["LEADERGROUP_GROUP", "LEADERGROUP_KEY", "LEADERGROUP_POD", "LEADERGROUP_TOKEN"];
 
 /// Whether this is a variable that Kubernetes sets in every pod for a Service whose name starts with `leadergroup`.
 fn is_service_link(name: &str) -> bool {
