@@ -172,7 +172,7 @@ fn an_empty_file_and_empty_keys_set_nothing() {
 }
 
 #[test]
-fn a_misspelt_variable_is_refused_but_not_what_kubernetes_itself_sets() {
+fn a_misspelt_variable_is_refused_but_not_what_kubernetes_or_a_parent_process_sets() {
     let mut sources = enough();
     sources.environment = environment(&[
         ("LEADERGROUP_SERVICE_HOST", "198.18.0.1"),
