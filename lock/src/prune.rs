@@ -83,8 +83,13 @@ impl Store {
         every: Duration,
         retention: Retention,
     ) -> Result<Option<Pruned>, LockError> {
+        if self.begin_pruning(every).await? { self.prune(retention).await.map(Some) } else { Ok(None) }
+    }
+
+    /// Whether pruning is due. True for only one of the callers.
+    async fn begin_pruning(&self, every: Duration) -> Result<bool, LockError> {
         let due: Vec<Row> = self.database.rows(DUE, Bind::new().with(millis(every))?).await?;
-        if due.is_empty() { Ok(None) } else { self.prune(retention).await.map(Some) }
+        Ok(!due.is_empty())
     }
 
     /// Walks through the pages of keys. A page is repeated while a statement removes as much from it as it may.
@@ -136,11 +141,16 @@ pub async fn housekeeping(store: &Store) {
     // A random pause, so that of many short-lived programs one occasionally gets past it.
     sleep(EVERY.mul_f64(portion_of(store.database.pool.new_uuid()))).await;
     loop {
-        match timeout(LIMIT, store.prune_if_due(EVERY, Retention::default())).await {
-            Ok(Ok(Some(pruned))) => tracing::debug!(?pruned, "pruned the lock's tables"),
-            Ok(Ok(None)) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "could not prune the lock's tables; trying again later"),
-            Err(_) => tracing::debug!("pruning the lock's tables takes long; the next run continues"),
+        match store.begin_pruning(EVERY).await {
+            Ok(true) => match timeout(LIMIT, store.prune(Retention::default())).await {
+                Ok(Ok(pruned)) => tracing::debug!(?pruned, "pruned the lock's tables"),
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "could not prune the lock's tables; trying again later");
+                }
+                Err(_) => tracing::debug!("pruning the lock's tables takes long; the next run continues"),
+            },
+            Ok(false) => {}
+            Err(error) => tracing::debug!(%error, "could not check whether pruning is due"),
         }
         sleep(EVERY).await;
     }

@@ -14,10 +14,14 @@ options=()
 [[ "$registry" != 127.0.0.1:* ]] || options=(--plain-http)
 (cd dist && sha256sum --check --quiet SHA256SUMS)
 
-# different <reference> <digest>: fails if the registry has another one; a registry that does not answer fails later
+# different <reference> <digest>: fails if the registry has another one, or does not say whether it has one
 different() {
   local there
-  there=$(crane digest "$1" 2>/dev/null) || return 0
+  if ! there=$(crane digest "$1" 2>&1); then
+    [[ "$there" == *404* || "$there" == *MANIFEST_UNKNOWN* || "$there" == *NAME_UNKNOWN* ]] && return 0
+    echo "error: $1: $there" >&2
+    exit 1
+  fi
   [[ "$there" == "$2" ]] || { echo "error: $1 is there already, as $there" >&2; exit 1; }
 }
 

@@ -8,7 +8,8 @@ source scripts/go-tool.sh
 go_tool github.com/sigstore/cosign/v3/cmd/cosign v3.1.3
 
 [[ -s dist/pushed ]] || { echo "error: nothing was pushed; run: make release-push" >&2; exit 1; }
-while read -r reference; do
+# Not from standard input, from which cosign may read a password.
+while read -r reference <&3; do
   "$program" sign --yes "$@" "$reference"
-done <dist/pushed
+done 3<dist/pushed
 "$program" sign-blob --yes "$@" --bundle dist/SHA256SUMS.sigstore.json dist/SHA256SUMS >/dev/null

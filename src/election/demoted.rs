@@ -27,12 +27,14 @@ impl Group {
             self.deleting.refused = None;
             return;
         }
-        let due = self.deleting.due(reason, now);
+        // Others may be left of a series of failures.
+        let is_requested = reason == Some(Reason::Switchover) && pods.len() == 1;
+        let due = self.deleting.due(is_requested, now);
         if now < due {
             return self.wake_at(due);
         }
         let ticket = self.emit(Effect::Delete(pods), effects);
-        self.deleting.begin(ticket, reason);
+        self.deleting.begin(ticket, is_requested);
     }
 
     fn demoted(&self, holder: &str) -> impl Iterator<Item = PodAt> {

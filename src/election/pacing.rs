@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use super::event::Ticket;
-use crate::api::Reason;
 
 /// The wait after the first failure. It doubles with each further failure.
 pub(super) const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -121,8 +120,8 @@ impl Stamping {
 /// The deletion of former holders.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deleting {
-    /// The ticket, and the reason of the change.
-    under_way: Option<(Ticket, Option<Reason>)>,
+    /// The ticket, and whether a user requested the change.
+    under_way: Option<(Ticket, bool)>,
     /// The earliest time of the next one.
     after: Duration,
     /// Consecutive failures, for the pauses between them.
@@ -143,26 +142,22 @@ impl Deleting {
         self.under_way.is_some()
     }
 
-    /// The earliest time of the next one, after a change for a reason: not later than now, if it may begin now.
-    pub(super) fn due(&self, reason: Option<Reason>, now: Duration) -> Duration {
-        if Self::is_limited(reason) { self.after.max(self.rate.due(DELETIONS, now)) } else { self.after }
+    /// The earliest time of the next one: not later than now, if it may begin now. After a change that a user requested
+    /// there is no limit: a failure may repeat itself without end, and a request is made once.
+    pub(super) fn due(&self, is_requested: bool, now: Duration) -> Duration {
+        if is_requested { self.after } else { self.after.max(self.rate.due(DELETIONS, now)) }
     }
 
-    pub(super) fn begin(&mut self, ticket: Ticket, reason: Option<Reason>) {
-        self.under_way = Some((ticket, reason));
-    }
-
-    /// A failure may repeat itself without end. A request is made once, by a user who wants connections to end now.
-    fn is_limited(reason: Option<Reason>) -> bool {
-        reason != Some(Reason::Switchover)
+    pub(super) fn begin(&mut self, ticket: Ticket, is_requested: bool) {
+        self.under_way = Some((ticket, is_requested));
     }
 
     /// Its outcome has arrived.
     pub(super) fn end(&mut self, done: bool, now: Duration) {
-        let reason = self.under_way.take().and_then(|(_, reason)| reason);
+        let is_requested = self.under_way.take().is_some_and(|(_, is_requested)| is_requested);
         if done {
             self.failures = 0;
-            if Self::is_limited(reason) {
+            if !is_requested {
                 self.rate.count(DELETIONS, now);
             }
         } else {

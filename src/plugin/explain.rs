@@ -113,8 +113,8 @@ fn next(seen: &Seen, pods: &[PodLine]) -> Vec<String> {
     let group = &seen.group;
     if group.metadata.deletion_timestamp.is_some() {
         return vec![
-            "the object goes away as soon as an operator has removed its finalizer; if it stays, no operator runs \
-             (`kubectl leadergroup doctor`)"
+            "the object goes away as soon as an operator has removed its finalizer; if it stays, no operator runs, \
+             or it cannot finish: its log says why (`kubectl leadergroup doctor`)"
                 .to_owned(),
         ];
     }

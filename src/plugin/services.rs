@@ -118,8 +118,9 @@ fn selected(group: &LeaderGroup, pods: &[Pod], service: &Service) -> Option<(Sel
     let Some(role) = role else {
         return (fits && !selector.is_empty()).then(|| (Selects::AllPods, String::new()));
     };
-    if !fits {
-        let shares = selector.iter().any(|(key, value)| named.get(key) == Some(value));
+    let shares = selector.iter().any(|(key, value)| named.get(key) == Some(value));
+    // Without a pod it is not known which other labels the pods have.
+    if !(fits || pods.is_empty() && shares) {
         let lacking: Vec<String> = selector
             .iter()
             .filter(|(key, value)| !pods.iter().any(|pod| pod.labels().get(*key) == Some(value)))

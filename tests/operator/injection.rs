@@ -184,6 +184,13 @@ async fn the_policy_and_the_command_give_the_same_pod() {
         // The policy finds the agent in this one, and has nothing to do.
         let with_label = stage.create(&by_command).await.unwrap();
         assert_eq!(with_label["spec"], by_policy["spec"], "{pod}");
+        // A user who has written all of it may have written the gate as well.
+        let mut gated = by_command.clone();
+        gated["spec"]["schedulingGates"] = pod["spec"]["schedulingGates"].clone();
+        let opened = stage.create(&gated).await.unwrap();
+        assert_eq!(opened["spec"], by_policy["spec"], "{pod}");
+        let again = chart::objects(&inject(&gated.to_string(), &[])).remove(0);
+        assert_eq!(again["spec"], by_command["spec"], "{pod}");
         by_command["metadata"]["labels"] = json!({ "app": "web" });
         let without = stage.create(&by_command).await.unwrap();
         assert_eq!(without["spec"], by_policy["spec"], "{pod}");

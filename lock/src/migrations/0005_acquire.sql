@@ -170,7 +170,7 @@ begin
     -- the other requests.
     for place, token, era_id in
         with idle as materialized (
-            select r.*, l.ctid as id, m.era, m.era_id, leadergroup.next_token(
+            select r.*, l.token as last, m.era, m.era_id, leadergroup.next_token(
                        l.token, l.era, (select max(t.token) from leadergroup.term as t where t.key = l.key), 0, m
                    ) as token
             from (
@@ -195,10 +195,13 @@ begin
             )
         ),
         free as materialized (
-            select i.* from idle as i join leadergroup.lock as l on l.ctid = i.id
+            select i.*, l.ctid as id from idle as i join leadergroup.lock as l on l.key = i.key collate "C"
+            -- Once more, because these are checked again in a version of the row that is newer than the snapshot. A join
+            -- by ctid is not checked again by all versions of PostgreSQL.
+            where l.token = i.last and l.session is null and l.holder_uid is null and not l.awaited and not l.tombstone
             -- Fails while a fenced transaction of the term before is under way. Tried apart, for keys that were found
             -- to be free: in a scan of all rows it would lock the fences of other keys, which are busy then.
-            where pg_try_advisory_xact_lock(leadergroup.fence_id(i.key))
+            and pg_try_advisory_xact_lock(leadergroup.fence_id(i.key))
             for update of l skip locked
         )
         -- Of two requests for one key, one gets it. A row that changed since the snapshot is locked, but does not match

@@ -22,8 +22,8 @@ const PORT: u16 = 9470;
 /// Where the agent writes by default, as the kubelet reads by default.
 const TERMINATION_LOG: &str = "/dev/termination-log";
 /// The agent's `--stop-timeout` and a pod's `terminationGracePeriodSeconds`, unless something else is said.
-const STOP_TIMEOUT: u64 = 25;
-const GRACE_PERIOD: u64 = 30;
+const STOP_TIMEOUT: i64 = 25;
+const GRACE_PERIOD: i64 = 30;
 const POD_VARIABLE: &str = "LEADERGROUP_POD";
 
 /// What the user wants. The pod's label and annotations say what is left open.
@@ -56,6 +56,8 @@ pub(super) fn inject(
         let named = [format!("--group={group}"), group.to_owned()];
         let own = command.iter().filter_map(Value::as_str).take_while(|word| *word != "--");
         return match own.into_iter().find(|word| named.iter().any(|name| name == word)) {
+            // The user may have written all of it.
+            Some(_) if open_gate(spec)? => Ok(Injected::Now),
             Some(_) => Ok(Injected::Before),
             None => Err(Refusal::OtherGroup(group_of(command))),
         };
@@ -132,9 +134,12 @@ fn check_pod(spec: &Value) -> Result<(), Refusal> {
 
 /// The kubelet would kill the agent before the agent kills the program.
 fn check_grace_period(spec: &Value, stop_timeout: Option<&str>) -> Result<(), Refusal> {
-    let seconds = |text: &str| text.parse::<u32>().map_err(|_| Refusal::StopTimeout(text.to_owned()));
-    let stop_timeout = stop_timeout.map(seconds).transpose()?.map_or(STOP_TIMEOUT, u64::from);
-    let grace_period = spec["terminationGracePeriodSeconds"].as_u64().unwrap_or(GRACE_PERIOD);
+    let seconds = |text: &str| {
+        let is_number = text.len() < 10 && text.bytes().all(|byte| byte.is_ascii_digit());
+        text.parse::<u32>().ok().filter(|_| is_number).ok_or_else(|| Refusal::StopTimeout(text.to_owned()))
+    };
+    let stop_timeout = stop_timeout.map(seconds).transpose()?.map_or(STOP_TIMEOUT, i64::from);
+    let grace_period = spec["terminationGracePeriodSeconds"].as_i64().unwrap_or(GRACE_PERIOD);
     if grace_period > stop_timeout {
         Ok(())
     } else {
@@ -142,20 +147,21 @@ fn check_grace_period(spec: &Value, stop_timeout: Option<&str>) -> Result<(), Re
     }
 }
 
-/// The pod may run: the agent is in it.
-fn open_gate(spec: &mut Value) -> Result<(), Refusal> {
-    let gates: Vec<Value> =
-        list(spec, "schedulingGates")?.iter().filter(|gate| gate["name"] != GATE).cloned().collect();
-    if let Some(spec) = spec.as_object_mut()
-        && spec.contains_key("schedulingGates")
-    {
-        if gates.is_empty() {
+/// The pod may run: the agent is in it. False if it has no such gate.
+fn open_gate(spec: &mut Value) -> Result<bool, Refusal> {
+    let before = list(spec, "schedulingGates")?;
+    let others: Vec<Value> = before.iter().filter(|gate| gate["name"] != GATE).cloned().collect();
+    if others.len() == before.len() {
+        return Ok(false);
+    }
+    if let Some(spec) = spec.as_object_mut() {
+        if others.is_empty() {
             spec.remove("schedulingGates");
         } else {
-            spec.insert("schedulingGates".to_owned(), gates.into());
+            spec.insert("schedulingGates".to_owned(), others.into());
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// What the container of the program may not have.

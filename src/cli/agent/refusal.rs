@@ -37,7 +37,7 @@ pub(super) enum Refusal {
          kill the agent first. Set it to {} or more, or shorten --stop-timeout",
         stop_timeout + 5
     )]
-    GracePeriod { grace_period: u64, stop_timeout: u64 },
+    GracePeriod { grace_period: i64, stop_timeout: i64 },
     #[error(
         "the {1} of container {0} asks the program, which runs in the active pod only, so every standby would be \
          restarted: remove it, or make it an exec probe that succeeds while the program does not run"

@@ -120,8 +120,25 @@ fn a_change_that_a_user_requests_is_not_limited_and_uses_nothing_of_the_limit() 
         case.now += Duration::from_secs(1);
         case.step(Event::Tick);
     }
-    let due = case.group.deleting.due(Some(Reason::Silent), case.now);
-    assert_eq!(due, case.now, "failures have the whole limit left");
+    assert_eq!(case.group.deleting.due(false, case.now), case.now, "failures have the whole limit left");
+}
+
+#[test]
+fn a_requested_change_does_not_release_the_deletions_that_the_limit_holds_back() {
+    let mut world = followed();
+    world.declared.strip.push(pod("c"));
+    world.members.push(member("d", Role::Standby, Verdict::Eligible));
+    world.members[3].stamp = Some(6);
+    let row = Row { reason: Some(Reason::Switchover), ..row(6, Some("b"), true) };
+    let mut case = Case::new(world.clone(), row);
+    for _ in 0..4 {
+        assert_eq!(case.effect(), Effect::Delete(vec![known("a"), known("c")]));
+        let (ticket, _) = case.asked[0];
+        case.step(Event::Outcome(ticket, Outcome::Deleted(None), world.clone()));
+        case.now += Duration::from_secs(1);
+        case.step(Event::Tick);
+    }
+    assert_eq!(case.asked, [], "the limit is used up");
 }
 
 #[test]

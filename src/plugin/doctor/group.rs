@@ -79,7 +79,7 @@ impl Check {
     fn conditions(&mut self, group: &LeaderGroup) {
         let (namespace, name) = (group.namespace().unwrap_or_default(), group.name_any());
         if group.metadata.deletion_timestamp.is_some() {
-            let remedy = "if it stays, start the operator: it removes the finalizer";
+            let remedy = "if it stays, the operator does not run or cannot finish: see its log";
             self.add(Level::Hint, "it is being deleted", remedy);
             return;
         }
