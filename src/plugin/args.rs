@@ -37,6 +37,17 @@ pub struct Access {
     pub request_timeout: HumanDuration,
 }
 
+impl Access {
+    /// The text of an answer. A command in it goes to the cluster that was asked, when it is copied.
+    pub fn with_cluster(&self, text: &str) -> String {
+        let context = self.context.iter().map(|name| format!(" --context {name}"));
+        let kubeconfig = self.kubeconfig.iter().map(|file| format!(" --kubeconfig {}", file.display()));
+        let flags: String = context.chain(kubeconfig).collect();
+        let plugin = text.replace("kubectl leadergroup ", &format!("kubectl leadergroup{flags} "));
+        plugin.replace("`kubectl -n ", &format!("`kubectl{flags} -n "))
+    }
+}
+
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -154,6 +165,18 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn commands_in_an_answer_name_the_cluster_that_was_asked() {
+        let text = "web is paused\n`kubectl leadergroup resume -n shop web`, `kubectl -n lg logs x`, kubectl leadergroups";
+        let of = |line: &[&str]| CommandLine::parse_from(line).access.with_cluster(text);
+        assert_eq!(of(&["x", "status"]), text);
+        assert_eq!(
+            of(&["x", "status", "--context", "prod", "--kubeconfig", "/k"]),
+            "web is paused\n`kubectl leadergroup --context prod --kubeconfig /k resume -n shop web`, \
+             `kubectl --context prod --kubeconfig /k -n lg logs x`, kubectl leadergroups"
+        );
     }
 
     #[test]

@@ -14,7 +14,7 @@ fn main() -> ExitCode {
     match runtime.block_on(run(&line)) {
         Ok(status) => ExitCode::from(status),
         Err(failure) if failure.kind == Kind::NoReader => ExitCode::SUCCESS,
-        Err(failure) => failed(&failure.to_string()),
+        Err(failure) => failed(&line.access.with_cluster(&failure.to_string())),
     }
 }
 

@@ -48,8 +48,8 @@ pub async fn run(line: &CommandLine) -> Result<u8, Failure> {
     }
     let cluster = Cluster::find(&line.access).await?;
     let text = match &line.command {
-        Command::Status(args) => return status(&cluster, args).await.map(|()| 0),
-        Command::Doctor(args) => return examine(&cluster, args).await,
+        Command::Status(args) => return status(&cluster, args, &line.access).await.map(|()| 0),
+        Command::Doctor(args) => return examine(&cluster, args, &line.access).await,
         Command::Explain(args) => {
             let seen = cluster.see(&cluster.name(&args.group)).await?;
             explain::text(&explain::explained(&seen), &seen, width())
@@ -66,10 +66,10 @@ pub async fn run(line: &CommandLine) -> Result<u8, Failure> {
         Command::Resume(args) => pause::set_paused(&cluster, &cluster.name(&args.group), false).await?,
         Command::Completion(_) => String::new(),
     };
-    write(&text).map(|()| 0)
+    write(&line.access.with_cluster(&text)).map(|()| 0)
 }
 
-async fn status(cluster: &Cluster, args: &StatusArgs) -> Result<(), Failure> {
+async fn status(cluster: &Cluster, args: &StatusArgs, access: &Access) -> Result<(), Failure> {
     let namespace = (!args.all_namespaces).then_some(cluster.namespace.as_str());
     let name = args.group.as_ref().map(|group| cluster.name(group));
     if args.watch {
@@ -86,10 +86,10 @@ async fn status(cluster: &Cluster, args: &StatusArgs) -> Result<(), Failure> {
         let lines = status::lines(cluster.groups(namespace).await?.iter());
         formatted(args.output, &lines, || status::list(&lines, namespace, Timestamp::now(), width()))?
     };
-    write(&text)
+    write(&access.with_cluster(&text))
 }
 
-async fn examine(cluster: &Cluster, args: &DoctorArgs) -> Result<u8, Failure> {
+async fn examine(cluster: &Cluster, args: &DoctorArgs, access: &Access) -> Result<u8, Failure> {
     let name = args.group.as_ref().map(|group| cluster.name(group));
     let patient = match &name {
         Some(name) => Patient::Group(name),
@@ -97,6 +97,7 @@ async fn examine(cluster: &Cluster, args: &DoctorArgs) -> Result<u8, Failure> {
         None => Patient::Namespace(&cluster.namespace),
     };
     let findings = doctor::findings(cluster, &patient).await?;
-    write(&formatted(args.output, &findings, || doctor::text(&findings, width()))?)?;
+    let text = formatted(args.output, &findings, || doctor::text(&findings, width()))?;
+    write(&access.with_cluster(&text))?;
     Ok(if doctor::is_any_wrong(&findings) { FOUND } else { 0 })
 }

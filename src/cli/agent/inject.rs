@@ -54,13 +54,12 @@ pub(super) fn inject(
 ) -> Result<Injected, Refusal> {
     if let Some(command) = agent_command(spec) {
         let named = [format!("--group={group}"), group.to_owned()];
-        let own = command.iter().filter_map(Value::as_str).take_while(|word| *word != "--");
-        return match own.into_iter().find(|word| named.iter().any(|name| name == word)) {
-            // The user may have written all of it.
-            Some(_) if open_gate(spec)? => Ok(Injected::Now),
-            Some(_) => Ok(Injected::Before),
-            None => Err(Refusal::OtherGroup(group_of(command))),
-        };
+        let mut own = command.iter().filter_map(Value::as_str).take_while(|word| *word != "--");
+        if !own.any(|word| named.iter().any(|name| name == word)) {
+            return Err(Refusal::OtherGroup(group_of(command)));
+        }
+        // A user who has written all of it may have written the gate as well.
+        return Ok(if open_gate(spec)? { Injected::Now } else { Injected::Before });
     }
     let annotation = |key: &str| metadata["annotations"][key].as_str().map(str::to_owned);
     let chosen = wish.container.clone().or_else(|| annotation(CONTAINER_ANNOTATION));
