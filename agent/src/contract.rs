@@ -10,6 +10,9 @@ use serde_json::Value;
 /// authority of a former `LeaderGroup` of the same name, whose lease is not known.
 pub const LONGEST_LEASE: Duration = Duration::from_mins(1);
 
+/// How long after SIGTERM an agent kills its program, unless it is told otherwise.
+pub const STOP_TIMEOUT_SECONDS: u32 = 25;
+
 /// By how much a wait for the end of a lease is longer than the lease. The rates of two clocks may each differ by 1 %
 /// from true time, and the operator waits by `CLOCK_BOOTTIME`, which the kernel bends by up to 8.33 % to follow the
 /// network's time. The faster one shows 1.0942 s while the slower one shows 0.99 s: the ratio is 1.1053.

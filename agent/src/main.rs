@@ -5,6 +5,7 @@ use std::{env, ffi::OsString, fs, path::PathBuf, process::ExitCode, time::Durati
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand};
 use leadergroup_agent::{
+    contract::STOP_TIMEOUT_SECONDS,
     install,
     machine::Settings,
     network::{self, ApiAddress, ApiServer, NetworkSettings, ReadyCheck, SidecarSettings},
@@ -49,7 +50,7 @@ struct RunArgs {
     #[arg(long, value_name = "NAME", env = "LEADERGROUP_POD")]
     pod: Option<String>,
     /// How long after SIGTERM the program is killed. Let terminationGracePeriodSeconds of the pod be longer
-    #[arg(long, value_name = "SECONDS", default_value_t = 25)]
+    #[arg(long, value_name = "SECONDS", default_value_t = STOP_TIMEOUT_SECONDS.into())]
     stop_timeout: u64,
     /// How long before the end of its lease the program gets SIGTERM, if the API server cannot be reached. It is killed
     /// at the end of its lease

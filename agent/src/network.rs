@@ -32,6 +32,7 @@ use shared::{Decider, Shared};
 pub use api_server::{ApiAddress, ApiServer, NoApiAddress};
 pub use program::{NoReadyCheck, ReadyCheck};
 pub use readiness::{LastRead, Readiness, judge};
+pub use reads::{Group, Read};
 pub use schedule::{BREATH, Schedule};
 pub use shared::NetworkSettings;
 pub use sidecar::{SidecarSettings, run as run_sidecar};

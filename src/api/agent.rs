@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 pub use leadergroup_agent::answer::terminated_boot;
-pub use leadergroup_agent::contract::{Boot, Former, FormerRun, LONGEST_LEASE, Promise, Run};
+pub use leadergroup_agent::contract::{
+    Boot, Former, FormerRun, LONGEST_LEASE, Promise, Run, STOP_TIMEOUT_SECONDS,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -6,6 +6,7 @@
 //! defined in their crate.
 
 mod agent;
+mod causes;
 mod conditions;
 mod duration;
 mod hooks;
@@ -20,7 +21,11 @@ mod syntax;
 mod validation;
 mod verdict;
 
-pub use agent::{AgentSpec, Boot, Former, FormerRun, LONGEST_LEASE, Promise, Promised, Run, terminated_boot};
+pub use agent::{
+    AgentSpec, Boot, Former, FormerRun, LONGEST_LEASE, Promise, Promised, Run, STOP_TIMEOUT_SECONDS,
+    terminated_boot,
+};
+pub use causes::with_causes;
 pub use conditions::{Cause, ConditionType, Reason};
 pub use duration::{HumanDuration, ParseDurationError};
 pub use hooks::{HookSpec, HooksSpec, OnHookFailure, RoleChange};

@@ -1,6 +1,8 @@
 //! Why a command fails, and what to do about it.
 
-use std::{error::Error as _, fmt};
+use std::fmt;
+
+use crate::api::with_causes;
 
 /// Why a command fails: what it could not do, why not, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +24,7 @@ pub enum Kind {
     NotFound,
     /// The API server does not know the kind of object.
     UnknownKind,
-    /// Nobody reads the output any more, as in `status | head`.
+    /// The reader of the output has closed the pipe, as in `status | head`.
     NoReader,
     /// Anything else.
     Other,
@@ -49,7 +51,7 @@ impl Failure {
     pub(super) fn of_call(what: &str, server: &str, error: &kube::Error) -> Self {
         let kube::Error::Api(status) = error else {
             return Self::new(
-                format!("could not {what}: no answer from the API server {server}: {}", causes(error)),
+                format!("could not {what}: no answer from the API server {server}: {}", with_causes(error)),
                 "Check the network, the VPN and the login of this machine; --context chooses another cluster.",
             );
         };
@@ -102,20 +104,6 @@ impl Failure {
         let problem = format!("there is no LeaderGroup {name} in the namespace {namespace}");
         Self { problem, remedy, kind: Kind::NotFound }
     }
-}
-
-/// The error with its causes, each once.
-pub(super) fn causes(error: &kube::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let inner = error.to_string();
-        if !text.contains(&inner) {
-            text = format!("{text}: {inner}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

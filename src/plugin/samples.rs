@@ -43,7 +43,7 @@ pub(super) fn set(group: &mut LeaderGroup, kind: &str, status: &str, reason: &st
     conditions.push(object(condition(kind, status, reason, message)));
 }
 
-/// A group with three pods, of which web-1 is active. Nothing is wrong.
+/// A healthy group of three pods. web-1 is active.
 pub(super) fn web() -> LeaderGroup {
     object(json!({
         "apiVersion": "leadergroup.dev/v1alpha1",

@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 #[derive(Default)]
 struct Shown {
     groups: BTreeMap<(String, String), Sighting>,
-    /// What the watch lists anew.
+    /// The groups that a restarted watch has listed so far.
     incoming: Option<BTreeMap<(String, String), Sighting>>,
     is_complete: bool,
     /// Why the watch is interrupted.

@@ -1,6 +1,8 @@
 //! Errors of calls to the API server.
 
-use std::{error::Error as _, time::Duration};
+use std::time::Duration;
+
+use crate::api::with_causes;
 
 /// A failed call to the API server.
 #[derive(Debug, thiserror::Error)]
@@ -86,17 +88,7 @@ pub(crate) fn words(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
         return format!("{} (HTTP {})", status.message, status.code);
     }
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        // Some errors repeat their cause.
-        let inner = error.to_string();
-        if !text.contains(&inner) {
-            text = format!("{text}: {inner}");
-        }
-        cause = error.source();
-    }
-    text
+    with_causes(error)
 }
 
 impl RoutingError {

@@ -75,7 +75,7 @@ async fn a_watch_prints_a_line_for_each_change() {
     world.api::<LeaderGroup>().delete("web", &kube::api::DeleteParams::default()).await.unwrap();
     let last = next().await;
     assert!(last.ends_with("/web: deleted"), "{last}");
-    // It ends when nobody reads any more, as in `status -w | head`.
+    // It ends when the reader closes the pipe, as in `status -w | head`.
     drop(receiver);
     world.group("web").await;
     let (start, mut token) = (std::time::Instant::now(), 0);

@@ -31,7 +31,7 @@ const LONGEST_WATCH: Duration = Duration::from_mins(6);
 
 /// A `LeaderGroup`, as far as the agent reads it.
 #[derive(Deserialize)]
-struct Group {
+pub struct Group {
     #[serde(default)]
     spec: Spec,
     status: Option<Status>,
@@ -113,13 +113,31 @@ pub(super) async fn read(shared: &Shared) {
 
 /// What a read has shown.
 #[derive(Default)]
-struct Read {
+pub struct Read {
     /// The lock's key.
-    key: Option<String>,
+    pub key: Option<String>,
     /// The declared term.
-    declared: Option<Declared>,
+    pub declared: Option<Declared>,
     /// Why the group starts no programs, if that does not end by itself.
-    problem: Option<&'static str>,
+    pub problem: Option<&'static str>,
+}
+
+impl Read {
+    /// There is no such group.
+    pub fn of_no_group() -> Self {
+        Self { problem: Some("does not exist"), ..Self::default() }
+    }
+}
+
+impl From<Group> for Read {
+    fn from(group: Group) -> Self {
+        let problem = group.spec.agent.is_none().then_some("has no spec.agent");
+        let Some(Status { key, declaration }) = group.status else {
+            return Self { problem, ..Self::default() };
+        };
+        // A token of 0 stands for a group without a term.
+        Self { key, declared: declaration.filter(|declared| declared.token > 0), problem }
+    }
 }
 
 /// One quorum read: a GET without a `resourceVersion`.
@@ -130,17 +148,11 @@ async fn read_once(connection: &mut Connection<'_>, shared: &Shared) -> Result<R
         let failure: Failure = serde_json::from_slice(&body).unwrap_or_default();
         // Not any 404: a proxy, or an API server that does not serve the kind yet, says nothing about the group.
         if status == StatusCode::NOT_FOUND && failure.reason == "NotFound" && failure.details.name == *name {
-            return Ok(Read { problem: Some("does not exist"), ..Read::default() });
+            return Ok(Read::of_no_group());
         }
         bail!("the API server answers with status {status}: {}", failure.message);
     }
-    let group: Group = serde_json::from_slice(&body)?;
-    let problem = group.spec.agent.is_none().then_some("has no spec.agent");
-    let Some(Status { key, declaration }) = group.status else {
-        return Ok(Read { problem, ..Read::default() });
-    };
-    // A token of 0 stands for a group without a term.
-    Ok(Read { key, declared: declaration.filter(|declared| declared.token > 0), problem })
+    Ok(serde_json::from_slice::<Group>(&body)?.into())
 }
 
 /// Watches the group, and asks for a read when it changes. Reads do not depend on it.

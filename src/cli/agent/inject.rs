@@ -5,6 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use super::refusal::Refusal;
+use crate::api::STOP_TIMEOUT_SECONDS;
 
 /// The label of a pod that names the `LeaderGroup` whose agent is to run its program.
 pub(super) const GROUP_LABEL: &str = "leadergroup.dev/agent";
@@ -21,8 +22,7 @@ const PROGRAM: &str = "/agent/leadergroup-agent";
 const PORT: u16 = 9470;
 /// Where the agent writes by default, as the kubelet reads by default.
 const TERMINATION_LOG: &str = "/dev/termination-log";
-/// The agent's `--stop-timeout` and a pod's `terminationGracePeriodSeconds`, unless something else is said.
-const STOP_TIMEOUT: i64 = 25;
+/// A pod's `terminationGracePeriodSeconds`, unless it says something else.
 const GRACE_PERIOD: i64 = 30;
 const POD_VARIABLE: &str = "LEADERGROUP_POD";
 
@@ -137,7 +137,7 @@ fn check_grace_period(spec: &Value, stop_timeout: Option<&str>) -> Result<(), Re
         let is_number = text.len() < 10 && text.bytes().all(|byte| byte.is_ascii_digit());
         text.parse::<u32>().ok().filter(|_| is_number).ok_or_else(|| Refusal::StopTimeout(text.to_owned()))
     };
-    let stop_timeout = stop_timeout.map(seconds).transpose()?.map_or(STOP_TIMEOUT, i64::from);
+    let stop_timeout: i64 = stop_timeout.map(seconds).transpose()?.unwrap_or(STOP_TIMEOUT_SECONDS).into();
     let grace_period = spec["terminationGracePeriodSeconds"].as_i64().unwrap_or(GRACE_PERIOD);
     if grace_period > stop_timeout {
         Ok(())

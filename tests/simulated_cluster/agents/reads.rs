@@ -6,13 +6,11 @@ use std::{mem, sync::Arc, time::Duration};
 use http::Request;
 use kube::Client;
 use leadergroup_agent::{
-    contract::Declared,
     moment::Moment,
-    network::{BREATH, LastRead, Schedule},
+    network::{BREATH, Group, LastRead, Read, Schedule},
 };
 use leadergroup_e2e::random::Random;
 use parking_lot::Mutex;
-use serde::{Deserialize, de::IgnoredAny};
 use tokio::time::timeout;
 
 use crate::{
@@ -36,29 +34,8 @@ impl Access {
     }
 }
 
-/// A `LeaderGroup`, as far as agents read it.
-#[derive(Deserialize)]
-struct Group {
-    #[serde(default)]
-    spec: Spec,
-    status: Option<Status>,
-}
-
-#[derive(Default, Deserialize)]
-struct Spec {
-    agent: Option<IgnoredAny>,
-}
-
-#[derive(Deserialize)]
-struct Status {
-    declaration: Option<Declared>,
-}
-
 /// What was read, or `None` if that failed.
-type Answer = Option<Seen>;
-
-/// The declared term, and why the group starts no programs.
-type Seen = (Option<Declared>, Option<&'static str>);
+type Answer = Option<Read>;
 
 /// A read without an answer so far.
 struct Asked {
@@ -127,7 +104,7 @@ impl Reader {
         if let Some(asked) = &self.asked {
             let own = answers.into_iter().find(|(number, _)| *number == asked.number);
             match own.map(|(_, answer)| answer).filter(|_| reaches) {
-                Some(Some(seen)) => return Some(self.answered(seen, now)),
+                Some(Some(read)) => return Some(self.answered(read, now)),
                 Some(None) => self.failed(now),
                 None if now >= asked.until => self.failed(now),
                 None => {}
@@ -146,7 +123,7 @@ impl Reader {
         None
     }
 
-    fn answered(&mut self, (shown, problem): Seen, now: Duration) -> LastRead {
+    fn answered(&mut self, Read { declared: shown, problem, .. }: Read, now: Duration) -> LastRead {
         let sent_at = self.asked.take().map(|asked| asked.sent_at).unwrap_or_default();
         (self.next, self.breath) = (now + self.schedule.answered(shown.as_ref()), now + BREATH);
         let read = LastRead { sent_at, shown, problem };
@@ -172,15 +149,8 @@ impl Reader {
         let request = Request::get(path).body(Vec::new()).expect("the path is valid");
         tokio::spawn(async move {
             let answer = match timeout(limit, client.request::<Group>(request)).await {
-                Ok(Ok(group)) => {
-                    let problem = group.spec.agent.is_none().then_some("has no spec.agent");
-                    let declared = group.status.and_then(|status| status.declaration);
-                    // A token of 0 stands for a group without a term.
-                    Some((declared.filter(|declared| declared.token > 0), problem))
-                }
-                Ok(Err(kube::Error::Api(status))) if status.is_not_found() => {
-                    Some((None, Some("does not exist")))
-                }
+                Ok(Ok(group)) => Some(group.into()),
+                Ok(Err(kube::Error::Api(status))) if status.is_not_found() => Some(Read::of_no_group()),
                 Ok(Err(_)) | Err(_) => None,
             };
             answers.lock().push((number, answer));
