@@ -64,6 +64,18 @@ async fn each_change_of_holder_is_an_event_of_its_own_and_foreign_labels_are_one
         assert_eq!(of_change[0].related.as_ref().unwrap().name.as_ref(), Some(pod));
         assert_eq!(of_change[0].regarding.as_ref().unwrap().kind.as_deref(), Some("LeaderGroup"));
     }
+    // The pods have Events of their own: the first holder and each change, and each pod that lost the role.
+    eventually("the Events on the pods", async || {
+        (of("Promoted").await.len(), of("Demoted").await.len()) == (tokens.len() + 1, tokens.len())
+    })
+    .await;
+    let last = tokens.last().unwrap();
+    let note = format!("active for the LeaderGroup web with token {} (PodNotReady)", last.0);
+    let on_pod =
+        of("Promoted").await.into_iter().find(|event| event.note.as_ref() == Some(&note)).expect(&note);
+    let (regarding, related) = (on_pod.regarding.unwrap(), on_pod.related.unwrap());
+    assert_eq!((regarding.kind.as_deref(), regarding.name), (Some("Pod"), Some(last.1.clone())));
+    assert_eq!((related.kind.as_deref(), related.name.as_deref()), (Some("LeaderGroup"), Some("web")));
 
     // Somebody sets the label on the standby, more than once.
     let holder = active(&pods).await;

@@ -17,6 +17,7 @@ use crate::{
         },
         message::{Done, Message},
         object::GroupName,
+        status::Gist,
         trouble::Trouble,
     },
     ownership::Yielded,
@@ -102,7 +103,7 @@ impl Controller {
         match reported.map(|reported| *reported) {
             Ok(Reported::Done(object)) => {
                 group.report.trouble = None;
-                group.report.written = group.report.told.take();
+                group.report.written = group.report.told.take().map(|told| Gist::of(&told));
                 self.apply(index::Event::GroupRead(object), now);
             }
             // Somebody else changed the group, or this replica itself, and the watch has not shown it yet. It may still
@@ -147,7 +148,7 @@ impl Controller {
         // One replica looks after the rows without an owner.
         let unowned = sessions.living().iter().map(|replica| replica.session).min() == Some(rows.session);
         self.given_up(&Yielded::Any, now);
-        let (differing, strangers) = resync::compare(self.groups.values(), &held);
+        let (differing, strangers) = resync::compare(self.groups.values().map(Box::as_ref), &held);
         for name in differing {
             tracing::info!(group = %name, "the lock's row differs from what this replica expects: reading it again");
             self.step(&name, Event::Doubt, now);

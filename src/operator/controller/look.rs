@@ -41,7 +41,7 @@ impl Controller {
         let group = self.groups.entry(name.clone()).or_insert_with(|| {
             // As at a heartbeat: a new group does not wait for the next one.
             self.unclaimed.add(&record.key, name);
-            Group::new(record)
+            Box::new(Group::new(record))
         });
         if !Arc::ptr_eq(group.record(), record) {
             group.update(record);

@@ -15,7 +15,7 @@ use crate::{
         message::Message,
         object::{GroupName, record::Record},
         status::{
-            causes::Causes, conditions::View, events::Events, is_minor, news, patch, reads_like,
+            Gist, causes::Causes, conditions::View, events::Events, is_minor, news, patch,
             refused_switchover, status, warnings,
         },
         trouble::Trouble,
@@ -65,7 +65,7 @@ impl Controller {
         group.report.conditions = shown(&wanted.conditions);
         let patch = patch(record.status(), &wanted);
         // While two databases act as primary, another replica reports something else for as long as this one does.
-        let repeats = group.report.written.as_ref().is_some_and(|written| reads_like(written, &wanted));
+        let repeats = group.report.written == Some(Gist::of(&wanted));
         let minor = patch.is_some() && (repeats || is_minor(record.status(), &wanted));
         if minor && !group.report.allows_minor(now) {
             return self.timers.at_latest(name, group.report.minor_after);
@@ -73,8 +73,8 @@ impl Controller {
         group.report.spoken = !group.is_owned();
         group.report.rendered = Some(inputs);
         let Some(patch) = patch else { return };
-        let told = group.report.told.replace(wanted.clone());
-        announce(&self.events, &mut self.causes, &record, told.as_ref().or(record.status()), &wanted, now);
+        let told = group.report.told.replace(Box::new(wanted.clone()));
+        announce(&self.events, &mut self.causes, &record, told.as_deref().or(record.status()), &wanted, now);
         group.report.writing = true;
         self.executor.start_in(&name.namespace, Urgency::Report, move |context| async move {
             // Nothing is written over what this replica has not seen: it may have been stopped, and be no longer the

@@ -9,6 +9,7 @@ use crate::{
         endpoints::publishing::EndpointsReport,
         index::{coverage::ProbeCoverage, outage::Hindrance},
         object::record::Record,
+        status::Gist,
         trouble::Trouble,
     },
     ownership::Owner,
@@ -27,9 +28,9 @@ pub(in crate::operator) struct Report {
     /// The conditions of the status that was computed last, written or not.
     pub(in crate::operator) conditions: Vec<(&'static str, bool)>,
     /// What this replica wrote last.
-    pub(in crate::operator) written: Option<LeaderGroupStatus>,
-    /// What was told of a status, in the log and by Events, until it is written.
-    pub(in crate::operator) told: Option<LeaderGroupStatus>,
+    pub(in crate::operator) written: Option<Gist>,
+    /// The status that the log and Events have reported, until it is written.
+    pub(in crate::operator) told: Option<Box<LeaderGroupStatus>>,
     /// A write is under way.
     pub(in crate::operator) writing: bool,
     /// When the next write may begin.

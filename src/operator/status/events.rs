@@ -1,5 +1,5 @@
-//! Kubernetes Events on the groups: one for each change of holder, for what a user should mend, and for labels that
-//! others have set.
+//! Kubernetes Events: on the groups one for each change of holder, for what a user should mend, and for labels that
+//! others have set; on the pods one for each role that they got or lost.
 //!
 //! Each change of holder is an Event of its own. Events of the same kind that are collected into a series keep the text
 //! of the first, which names the pod and the token of another change.
@@ -30,6 +30,9 @@ const FOREIGN_LABEL_INTERVAL: Duration = Duration::from_mins(1);
 const LONGEST_NOTE: usize = 1_024;
 /// The reason of these Events.
 const FOREIGN_LABEL: &str = "ForeignLabel";
+/// The reasons of the Events on the pods of a change.
+const PROMOTED: &str = "Promoted";
+const DEMOTED: &str = "Demoted";
 /// The reason of the Event about a switchover that is not carried out.
 const SWITCHOVER_REFUSED: &str = "SwitchoverRefused";
 
@@ -43,7 +46,7 @@ pub(in crate::operator) struct Events {
 }
 
 /// What an Event says.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct News {
     is_normal: bool,
     reason: String,
@@ -67,6 +70,9 @@ impl Events {
         let (namespace, name) = (group.namespace().unwrap_or_default(), group.name_any());
         self.metrics.holder_changed(&namespace, &name, change_kind(finished));
         self.publish(group, change_of_holder(finished));
+        for (pod, news) in changes_of_role(&name, finished) {
+            self.publish_on(&pod, group, news);
+        }
     }
 
     /// A condition says what a user should mend although the group is Ready.
@@ -96,14 +102,27 @@ impl Events {
     pub(in crate::operator) fn refused(&self, group: &LeaderGroup, pod: &PodRef, refusal: &Refusal) {
         let note = format!("{} cannot change its role: {}", pod.name, refusal.message);
         let reason = refusal.reason.to_string();
-        self.publish(
-            group,
-            News { is_normal: false, reason, action: "PassOver", note, pod: Some(pod.clone()) },
-        );
+        let on_pod = News { is_normal: false, reason, action: "PassOver", note, pod: None };
+        self.publish(group, News { pod: Some(pod.clone()), ..on_pod.clone() });
+        self.publish_on(pod, group, on_pod);
     }
 
+    /// An Event on the group.
     fn publish(&self, group: &LeaderGroup, news: News) {
-        let event = event(group, news, &self.replica);
+        let related = news.pod.clone().map(|pod| reference(group, pod));
+        self.enqueue(event(group, group.object_ref(&()), related, news, &self.replica));
+    }
+
+    /// An Event on a pod. The group has one that says the same, so it is left out in a burst, in which even those of
+    /// groups may be dropped.
+    fn publish_on(&self, pod: &PodRef, group: &LeaderGroup, news: News) {
+        if self.queue.capacity() > QUEUE / 2 {
+            let regarding = reference(group, pod.clone());
+            self.enqueue(event(group, regarding, Some(group.object_ref(&())), news, &self.replica));
+        }
+    }
+
+    fn enqueue(&self, event: Event) {
         if self.queue.try_send(event).is_err() {
             self.metrics.event_dropped();
         }
@@ -128,13 +147,41 @@ fn change_of_holder(finished: &Finished) -> News {
         }
     };
     News {
-        is_normal: finished.reason.is_planned()
-            || matches!(finished.reason, Reason::FirstHolder | Reason::PodDeleted | Reason::Resumed),
+        is_normal: is_expected(finished),
         reason: finished.reason.to_string(),
         action,
         note,
         pod: finished.to.clone().or_else(|| finished.from.clone()),
     }
+}
+
+/// Whether nothing failed.
+fn is_expected(finished: &Finished) -> bool {
+    finished.reason.is_planned()
+        || matches!(finished.reason, Reason::FirstHolder | Reason::PodDeleted | Reason::Resumed)
+}
+
+/// What the change means for the pods, without one that is deleted.
+fn changes_of_role(group: &str, finished: &Finished) -> Vec<(PodRef, News)> {
+    let (from, to) = (finished.from.as_ref(), finished.to.as_ref());
+    if from.map(|pod| &pod.uid) == to.map(|pod| &pod.uid) {
+        return Vec::new();
+    }
+    let cause = finished.reason;
+    let news = |reason: &str, action, note| {
+        let is_normal = reason == PROMOTED || is_expected(finished);
+        News { is_normal, reason: reason.to_owned(), action, note, pod: None }
+    };
+    let promoted = to.map(|pod| {
+        let note = format!("active for the LeaderGroup {group} with token {} ({cause})", finished.token);
+        (pod.clone(), news(PROMOTED, "Promote", note))
+    });
+    let remains = from.filter(|_| !matches!(cause, Reason::PodDeleted | Reason::PodFinished));
+    let demoted = remains.map(|pod| {
+        let note = format!("no longer active for the LeaderGroup {group} ({cause})");
+        (pod.clone(), news(DEMOTED, "Demote", note))
+    });
+    promoted.into_iter().chain(demoted).collect()
 }
 
 fn foreign_label(pods: &[PodRef]) -> News {
@@ -151,29 +198,38 @@ fn foreign_label(pods: &[PodRef]) -> News {
     }
 }
 
-fn event(group: &LeaderGroup, news: News, replica: &str) -> Event {
-    let namespace = group.metadata.namespace.clone();
-    let mut note = news.note;
-    note.truncate(note.floor_char_boundary(LONGEST_NOTE));
-    let related = news.pod.map(|pod| ObjectReference {
+/// A pod of the group.
+fn reference(group: &LeaderGroup, pod: PodRef) -> ObjectReference {
+    ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Pod".to_owned()),
         name: Some(pod.name),
         uid: Some(pod.uid),
-        namespace: namespace.clone(),
+        namespace: group.namespace(),
         ..ObjectReference::default()
-    });
+    }
+}
+
+fn event(
+    group: &LeaderGroup,
+    regarding: ObjectReference,
+    related: Option<ObjectReference>,
+    news: News,
+    replica: &str,
+) -> Event {
+    let mut note = news.note;
+    note.truncate(note.floor_char_boundary(LONGEST_NOTE));
     Event {
         metadata: ObjectMeta {
-            generate_name: group.metadata.name.as_ref().map(|name| format!("{name}-")),
-            namespace,
+            generate_name: regarding.name.as_ref().map(|name| format!("{name}-")),
+            namespace: group.namespace(),
             ..ObjectMeta::default()
         },
         action: Some(news.action.to_owned()),
         event_time: Some(MicroTime(Timestamp::now())),
         note: Some(note),
         reason: Some(news.reason),
-        regarding: Some(group.object_ref(&())),
+        regarding: Some(regarding),
         related,
         reporting_controller: Some(FIELD_MANAGER.to_owned()),
         reporting_instance: Some(replica.to_owned()),
@@ -225,6 +281,35 @@ async fn send(client: Client, mut queue: mpsc::Receiver<Event>, metrics: Arc<Met
 mod tests {
     use super::*;
     use crate::api::PodRef;
+
+    #[test]
+    fn pods_hear_of_the_roles_that_they_get_and_lose() {
+        let pod = |uid: &str| Some(PodRef { name: format!("web-{uid}"), uid: uid.to_owned() });
+        let told = |from, to, reason| -> Vec<(String, String, bool, String)> {
+            let finished = Finished { token: 7, from, to, reason, took: Duration::ZERO };
+            let all = changes_of_role("web", &finished).into_iter();
+            all.map(|(pod, news)| (pod.name, news.reason, news.is_normal, news.note)).collect()
+        };
+        let promoted = |name: &str, why: &str| {
+            let note = format!("active for the LeaderGroup web with token 7 ({why})");
+            (name.to_owned(), "Promoted".to_owned(), true, note)
+        };
+        let demoted = |name: &str, normal, why: &str| {
+            let note = format!("no longer active for the LeaderGroup web ({why})");
+            (name.to_owned(), "Demoted".to_owned(), normal, note)
+        };
+        assert_eq!(
+            told(pod("a"), pod("b"), Reason::Silent),
+            [promoted("web-b", "Silent"), demoted("web-a", false, "Silent")]
+        );
+        assert_eq!(
+            told(pod("a"), pod("b"), Reason::Switchover),
+            [promoted("web-b", "Switchover"), demoted("web-a", true, "Switchover")]
+        );
+        assert_eq!(told(pod("a"), pod("b"), Reason::PodDeleted), [promoted("web-b", "PodDeleted")]);
+        assert_eq!(told(pod("a"), pod("a"), Reason::LostCommits), []);
+        assert_eq!(told(pod("a"), None, Reason::ProbeRefused), [demoted("web-a", false, "ProbeRefused")]);
+    }
 
     #[test]
     fn a_failover_is_one_pod_after_another_that_nobody_asked_for() {

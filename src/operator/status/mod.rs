@@ -5,6 +5,8 @@ pub(super) mod conditions;
 pub(super) mod events;
 pub(super) mod undecodable;
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::{Value, json};
@@ -84,20 +86,24 @@ pub(super) fn patch(old: Option<&LeaderGroupStatus>, wanted: &LeaderGroupStatus)
 /// Whether the status differs from the old one only in what does not concern the active pod: how many pods could take
 /// over.
 pub(super) fn is_minor(old: Option<&LeaderGroupStatus>, wanted: &LeaderGroupStatus) -> bool {
-    old.is_some_and(|old| old != wanted && reads_like(old, wanted))
+    old.is_some_and(|old| old != wanted && Gist::of(old) == Gist::of(wanted))
 }
 
-/// Whether both say the same about the active pod.
-pub(super) fn reads_like(old: &LeaderGroupStatus, wanted: &LeaderGroupStatus) -> bool {
-    let redundant = ConditionType::Redundant.to_string();
-    let others = |status: &LeaderGroupStatus| -> Vec<_> {
+/// A digest of what a status says about the active pod. One is kept for each group, in place of the status itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gist(u64);
+
+impl Gist {
+    pub(super) fn of(status: &LeaderGroupStatus) -> Self {
+        let redundant = ConditionType::Redundant.to_string();
         let others = status.conditions.iter().filter(|condition| condition.type_ != redundant);
-        others.map(|condition| (condition.type_.clone(), condition.status.clone())).collect()
-    };
-    let active = |status: &LeaderGroupStatus| status.active.as_ref().map(|active| active.uid.clone());
-    (old.observed_generation, active(old)) == (wanted.observed_generation, active(wanted))
-        && (&old.history, &old.switchover) == (&wanted.history, &wanted.switchover)
-        && others(old) == others(wanted)
+        let others: Vec<_> = others.map(|condition| (&condition.type_, &condition.status)).collect();
+        let active = status.active.as_ref().map(|active| &active.uid);
+        let said = (status.observed_generation, active, &status.history, &status.switchover, others);
+        let mut hasher = DefaultHasher::new();
+        serde_json::to_vec(&said).expect("a status has only text as keys").hash(&mut hasher);
+        Self(hasher.finish())
+    }
 }
 
 /// Why the group is not ready, to be logged once: `None` if that was logged before, or will soon be over by itself.

@@ -11,7 +11,7 @@ use crate::{
 
 /// The last status that was to be written.
 fn told(stage: &Stage) -> LeaderGroupStatus {
-    stage.view(&name(0)).group.report.told.clone().expect("a report")
+    stage.view(&name(0)).group.report.told.as_deref().cloned().expect("a report")
 }
 
 #[test]
