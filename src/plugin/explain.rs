@@ -37,12 +37,25 @@ pub(super) fn explained(seen: &Seen) -> Explained {
     let lines = pods.clone().unwrap_or_default();
     let mut unknown = unread(seen);
     unknown.push(format!(
-        "which probes each pod answers, and the row of the lock. The operator's pod tells: \
-         `kubectl -n leadergroup exec deployment/leadergroup -- leadergroup explain {}/{}`",
-        seen.group.namespace().unwrap_or_default(),
-        seen.group.name_any()
+        "which probes each pod answers, and the row of the lock. An operator that is installed as in the README tells: \
+         {}",
+        operators_word(&name(&seen.group))
     ));
     Explained { because: because(seen, &lines), next: next(seen, &lines), unknown }
+}
+
+/// The command by which the operator itself explains a group, with the names that the README installs it under.
+pub(super) fn operators_word(group: &str) -> String {
+    format!("`kubectl -n leadergroup exec deployment/leadergroup -- leadergroup explain {group}`")
+}
+
+fn name(group: &LeaderGroup) -> String {
+    format!("{}/{}", group.namespace().unwrap_or_default(), group.name_any())
+}
+
+/// A command of this program about a group.
+fn command(verb: &str, group: &LeaderGroup) -> String {
+    format!("`kubectl leadergroup {verb} -n {} {}`", group.namespace().unwrap_or_default(), group.name_any())
 }
 
 fn unread(seen: &Seen) -> Vec<String> {
@@ -72,8 +85,9 @@ fn because(seen: &Seen, pods: &[PodLine]) -> Vec<String> {
     all.extend(doubtful.map(|pod| {
         format!(
             "pod {} is Ready for the kubelet, and not eligible for the operator: it does not answer its probe, may not be \
-             changed, or is selected by another group; `kubectl leadergroup doctor` names what may block probes",
-            pod.pod
+             changed, or is selected by another group; {} names what may block probes",
+            pod.pod,
+            command("doctor", group)
         )
     }));
     if all.is_empty() {
@@ -112,18 +126,17 @@ fn said(pod: &PodLine) -> String {
 fn next(seen: &Seen, pods: &[PodLine]) -> Vec<String> {
     let group = &seen.group;
     if group.metadata.deletion_timestamp.is_some() {
-        return vec![
+        return vec![format!(
             "the object goes away as soon as an operator has removed its finalizer; if it stays, no operator runs, \
-             or it cannot finish: its log says why (`kubectl leadergroup doctor`)"
-                .to_owned(),
-        ];
+             or it cannot finish: its log says why ({})",
+            command("doctor", group)
+        )];
     }
     if !is_seen(group) {
-        return vec![
-            "an operator that runs and watches this namespace reports within seconds; if none does, nothing happens \
-             (`kubectl leadergroup doctor`)"
-                .to_owned(),
-        ];
+        return vec![format!(
+            "an operator that runs and watches this namespace reports within seconds; if none does, nothing happens ({})",
+            command("doctor", group)
+        )];
     }
     if let Some(stalled) = condition(group, ConditionType::Stalled).filter(|it| it.status == "True") {
         return vec![format!("nothing, until somebody changes this: {}", stalled.message)];
@@ -143,8 +156,8 @@ fn planned(seen: &Seen) -> Vec<String> {
     let mut all = Vec::new();
     if let Some(request) = pending_switchover(group) {
         all.push(format!(
-            "a switchover is requested ({request}) and has no result yet: the operator carries it out or refuses it \
-             within 30s"
+            "a switchover is requested ({request}) and has no result yet: the operator begins the change or refuses \
+             the request within 30s"
         ));
     }
     if let Ok(Some(node)) = &seen.node
@@ -181,9 +194,11 @@ fn is_cordoned(node: &Node) -> bool {
 fn without_active(group: &LeaderGroup) -> Vec<String> {
     let reason = condition(group, ConditionType::Active).map_or("", |active| active.reason.as_str());
     let is = |other: Reason| other.to_string() == reason;
-    let sentence = if group.spec.paused {
-        "no pod becomes active until somebody resumes the group (`kubectl leadergroup resume`)"
-    } else if is(Reason::NoPods) {
+    if group.spec.paused {
+        let resume = command("resume", group);
+        return vec![format!("no pod becomes active until somebody resumes the group ({resume})")];
+    }
+    let sentence = if is(Reason::NoPods) {
         "the first pod that has the labels of spec.selector, is Ready and answers its probe becomes active"
     } else if is(Reason::NoEligiblePod) {
         "the first pod that is Ready and answers its probe becomes active, at once"
@@ -205,7 +220,8 @@ fn without_active(group: &LeaderGroup) -> Vec<String> {
 fn on_failure(group: &LeaderGroup, active: &str, pods: &[PodLine]) -> Vec<String> {
     if group.spec.paused {
         return vec![format!(
-            "if {active} fails, no other pod takes over: the group is paused (`kubectl leadergroup resume`)"
+            "if {active} fails, no other pod takes over: the group is paused ({})",
+            command("resume", group)
         )];
     }
     if failed(group, ConditionType::LockStoreReachable).is_some() {
@@ -313,7 +329,8 @@ WHY
   - pod web-0 is not Ready: containers with unready status: [main]
   - pod web-1 is not Ready: container main: CrashLoopBackOff (last: OOMKilled, exit code 137)
   - pod web-2 is Ready for the kubelet, and not eligible for the operator: it does not answer its probe, may not be \
-changed, or is selected by another group; `kubectl leadergroup doctor` names what may block probes
+changed, or is selected by another group; `kubectl leadergroup doctor -n shop web` names what may block \
+probes
   - web-1 took over from web-0 2d4h ago (Silent): the former pod did not answer: it hung, or its node was lost
   - Event ForeignLabel 1m ago: somebody labelled web-0
 
@@ -321,8 +338,8 @@ WHAT HAPPENS NEXT
   - the first pod that is Ready and answers its probe becomes active, at once
 
 NOT KNOWN HERE
-  ? which probes each pod answers, and the row of the lock. The operator's pod tells: `kubectl -n leadergroup exec \
-deployment/leadergroup -- leadergroup explain shop/web`
+  ? which probes each pod answers, and the row of the lock. An operator that is installed as in the README tells: \
+`kubectl -n leadergroup exec deployment/leadergroup -- leadergroup explain shop/web`
 ";
         assert_eq!(shown, expected, "\n{shown}");
     }
@@ -372,6 +389,8 @@ deployment/leadergroup -- leadergroup explain shop/web`
         assert!(explained(&seen).next[0].contains("onCordon is Ignore"));
         seen.group.spec.paused = true;
         assert!(explained(&seen).next[0].contains("the group is paused"));
+        let text = explained(&seen).next.join("\n");
+        assert!(text.contains("`kubectl leadergroup resume -n shop web`"), "{text}");
     }
 
     #[test]

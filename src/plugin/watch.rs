@@ -144,19 +144,23 @@ pub(super) async fn group(cluster: &Cluster, name: &GroupName) -> Result<(), Fai
     let pods =
         kube::runtime::watcher(cluster.of::<Pod>(namespace), watcher::Config::default().labels(&selector));
     let mut changes = std::pin::pin!(stream::select(signals(groups), signals(pods)));
+    // A watch that is interrupted is tried again after growing pauses, in which changes are not seen.
+    let mut interrupted = BTreeMap::new();
     let mut tick = interval(TICK);
     let mut seen = cluster.see(name).await?;
     let (mut is_due, mut read_at, mut trouble) = (false, Instant::now(), String::new());
     loop {
         let mut text = status::text(&status::of_group(&seen), &seen, width());
-        if !trouble.is_empty() {
+        if let Some(trouble) = Some(&trouble).filter(|it| !it.is_empty()).or(interrupted.values().next()) {
             let _ = writeln!(text, "\n{}", Ink::Bad.paint(&format!("This may be out of date: {trouble}")));
         }
         redraw(&text)?;
         tokio::select! {
             change = changes.next() => {
-                if change.is_none() {
-                    return Ok(());
+                match change {
+                    None => return Ok(()),
+                    Some((kind, Some(error))) => drop(interrupted.insert(kind, error)),
+                    Some((kind, None)) => drop(interrupted.remove(&kind)),
                 }
                 is_due = true;
             }
@@ -173,12 +177,18 @@ pub(super) async fn group(cluster: &Cluster, name: &GroupName) -> Result<(), Fai
     }
 }
 
-/// A signal for each event of a watch, also for a failure.
-fn signals<K>(events: impl Stream<Item = Result<Event<K>, watcher::Error>>) -> impl Stream<Item = ()>
+/// A signal for each event of a watch: the kind of object, and the failure if it is one.
+fn signals<K>(
+    events: impl Stream<Item = Result<Event<K>, watcher::Error>>,
+) -> impl Stream<Item = (String, Option<String>)>
 where
-    K: kube::Resource + Clone,
+    K: kube::Resource<DynamicType = ()> + Clone,
 {
-    events.default_backoff().map(|_| ())
+    let kind = K::plural(&()).into_owned();
+    events.default_backoff().map(move |event| {
+        let interrupted = |error| format!("the watch of {kind} is interrupted: {error}");
+        (kind.clone(), event.err().map(interrupted))
+    })
 }
 
 #[cfg(test)]

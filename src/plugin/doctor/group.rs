@@ -15,6 +15,7 @@ use crate::{
     api::{ConditionType, LabelSelectorOperator, LabelSelectorRequirement, LeaderGroup, PodSelector},
     plugin::{
         cluster::Part,
+        explain::operators_word,
         pods::{self, PodLine},
         services::{self, Selects, ServiceLine},
         state::{complaint, condition, failed, is_seen, is_up_to_date},
@@ -200,8 +201,11 @@ impl Check {
         }
         if restricting.is_empty() && mesh.is_none() {
             let text = format!("{names}: Ready according to the kubelet, but perhaps not eligible");
-            let explain = "`kubectl -n leadergroup exec deployment/leadergroup -- leadergroup explain";
-            self.add(Level::Hint, text, format!("{explain} {}` says which probes they answer", self.about));
+            self.add(
+                Level::Hint,
+                text,
+                format!("{} says which probes they answer", operators_word(&self.about)),
+            );
         }
     }
 }
