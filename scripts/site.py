@@ -110,7 +110,8 @@ def main() -> None:
             shutil.copy(ROOT / image, target)
         summary = LINK.sub(lambda m: m.group(1) + relative(SITE / m.group(2)), (SITE / "SUMMARY.md").read_text())
         (stage / "src/SUMMARY.md").write_text(summary)
-        shutil.copy(SITE / "book.toml", stage)
+        for file in ("book.toml", "site.css"):
+            shutil.copy(SITE / file, stage)
         shutil.rmtree(destination, ignore_errors=True)
         subprocess.run([mdbook, "build", "--dest-dir", destination, stage], check=True)
     problems += broken(destination)

@@ -58,7 +58,8 @@ fn each_metric_says_what_happened() {
     metrics.holder_changed("shop", "web", ChangeKind::Failure);
     metrics.failover("Silent", Duration::from_millis(40));
     metrics.failover("Silent", Duration::from_secs(70));
-    metrics.probe("success");
+    metrics.probe("success", Some(Duration::from_millis(3)));
+    metrics.set_watch_failing("pods", Duration::from_millis(1_500));
     metrics.set_probe_targets(6);
     metrics.set_lock_store_up(true);
     metrics.heartbeat(Duration::from_millis(2));
@@ -90,7 +91,10 @@ fn each_metric_says_what_happened() {
         ("leadergroup_failover_duration_seconds_bucket{le=\"60.0\"}", 1.0),
         ("leadergroup_failover_duration_seconds_bucket{le=\"+Inf\"}", 2.0),
         ("leadergroup_failover_duration_seconds_count", 2.0),
-        ("leadergroup_probe_total{outcome=\"success\"}", 1.0),
+        ("leadergroup_probes_total{outcome=\"success\"}", 1.0),
+        ("leadergroup_probe_duration_seconds_bucket{le=\"0.0025\"}", 0.0),
+        ("leadergroup_probe_duration_seconds_bucket{le=\"0.005\"}", 1.0),
+        ("leadergroup_watch_failing_seconds{resource=\"pods\"}", 1.5),
         ("leadergroup_probe_targets", 6.0),
         ("leadergroup_lock_store_up", 1.0),
         ("leadergroup_lock_heartbeat_duration_seconds_count", 1.0),
@@ -99,7 +103,7 @@ fn each_metric_says_what_happened() {
         ("leadergroup_lock_operations_total{operation=\"acquire\",outcome=\"refused\"}", 1.0),
         ("leadergroup_hook_requests_total{hook=\"promote\",outcome=\"succeeded\"}", 1.0),
         ("leadergroup_hook_requests_total{hook=\"demote\",outcome=\"failed\"}", 1.0),
-        ("leadergroup_lock_session_lost_total", 1.0),
+        ("leadergroup_lock_sessions_lost_total", 1.0),
         ("leadergroup_adoptions_total", 1.0),
         ("leadergroup_api_writes_total{kind=\"pods\",outcome=\"conflict\"}", 1.0),
         ("leadergroup_events_dropped_total", 1.0),
@@ -168,7 +172,7 @@ fn promtool_has_nothing_against_the_metrics() {
     metrics.set_groups(GroupState::Active, 1);
     metrics.set_group("shop", "web", reading(), Duration::ZERO);
     metrics.failover("Silent", Duration::from_millis(40));
-    metrics.probe("success");
+    metrics.probe("success", None);
     metrics.lock_operation("acquire", LockOutcome::Refused);
     metrics.api_write("pods", ApiOutcome::Conflict);
     metrics.hook_request("promote", true);

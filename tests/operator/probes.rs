@@ -100,7 +100,7 @@ async fn an_operator_that_cannot_send_probes_says_so_and_does_not_blame_the_pods
     operator.allow_descriptors(true);
     eventually("it probes again", async || seen("Probed").await.0 == "True").await;
     eventually("a standby", async || seen("Redundant").await.0 == "True").await;
-    let void = |line: &&str| line.starts_with("leadergroup_probe_total{outcome=\"void\"}");
+    let void = |line: &&str| line.starts_with("leadergroup_probes_total{outcome=\"void\"}");
     let metrics = operator.get("/metrics");
     assert!(metrics.lines().find(void).is_some_and(|line| !line.ends_with(" 0")), "{metrics}");
     assert!(operator.end().await.0.success(), "{}", operator.log());

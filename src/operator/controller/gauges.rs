@@ -6,13 +6,16 @@ use super::{Controller, IDLE};
 use crate::{
     api::{Role, Verdict},
     election::{Member, Phase},
-    operator::{group::Group, index::IndexedGroup},
+    operator::{
+        group::Group,
+        index::{IndexedGroup, watch_health::Watched},
+    },
     telemetry::{GroupReading, GroupState},
 };
 
 impl Controller {
     /// Sets them `elapsed` after the last time.
-    pub(super) fn set_gauges(&self, elapsed: Duration) {
+    pub(super) fn set_gauges(&self, elapsed: Duration, now: Duration) {
         let metrics = self.executor.metrics();
         let kinds = [
             GroupState::Active,
@@ -40,6 +43,9 @@ impl Controller {
         }
         kinds.into_iter().zip(counts).for_each(|(state, count)| metrics.set_groups(state, count));
         metrics.set_probe_targets(self.prober.len());
+        for watched in Watched::ALL {
+            metrics.set_watch_failing(watched.resource(), self.index.watch_failing_for(watched, now));
+        }
     }
 }
 

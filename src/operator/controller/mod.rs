@@ -180,7 +180,7 @@ impl Controller {
             let since_gauged = clock.now().saturating_sub(gauged);
             if since_gauged >= IDLE {
                 gauged = clock.now();
-                self.set_gauges(since_gauged);
+                self.set_gauges(since_gauged, now);
             }
         }
     }

@@ -21,14 +21,16 @@ impl Controller {
     pub(super) fn seen(&mut self, event: index::Event, now: Duration) {
         match &event {
             index::Event::Lock(news) => self.report_lock(news),
-            index::Event::Probe(ProbeEvent { step: ProbeStep::Ended(outcome), .. }) => {
-                self.executor.metrics().probe(match outcome {
-                    ProbeOutcome::Success => "success",
-                    ProbeOutcome::Refused(_) => "refused",
-                    ProbeOutcome::Unanswered => "unanswered",
-                    ProbeOutcome::Void(VoidCause::OutOfTurn) => "hint",
-                    ProbeOutcome::Void(_) => "void",
-                });
+            index::Event::Probe(ProbeEvent { step: ProbeStep::Ended(outcome), sent_at, .. }) => {
+                let took = now.saturating_sub(*sent_at);
+                let (outcome, took) = match outcome {
+                    ProbeOutcome::Success => ("success", Some(took)),
+                    ProbeOutcome::Refused(_) => ("refused", Some(took)),
+                    ProbeOutcome::Unanswered => ("unanswered", None),
+                    ProbeOutcome::Void(VoidCause::OutOfTurn) => ("hint", None),
+                    ProbeOutcome::Void(_) => ("void", None),
+                };
+                self.executor.metrics().probe(outcome, took);
             }
             index::Event::OwnerRead { owner, found: Err(trouble), .. } => {
                 tracing::warn!(owner = owner.name, ?trouble, "could not read the pods' owner");

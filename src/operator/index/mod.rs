@@ -317,6 +317,11 @@ impl Index {
         self.watches.sight()
     }
 
+    /// For how long watches of this kind have failed.
+    pub(super) fn watch_failing_for(&self, watched: Watched, now: Duration) -> Duration {
+        self.watches.failing_for(watched, now)
+    }
+
     /// Whether a group may be claimed: its pods must have been listed.
     pub(super) fn allows_claim(&self, name: &GroupName, now: Duration) -> bool {
         let deleting = self.groups.get(name).is_some_and(|group| group.record().is_deleting());

@@ -34,6 +34,31 @@ pub(in crate::operator) enum Watched {
     OtherSlices,
 }
 
+impl Watched {
+    pub(in crate::operator) const ALL: [Self; 7] = [
+        Self::Groups,
+        Self::Pods,
+        Self::NodeLeases,
+        Self::Nodes,
+        Self::Services,
+        Self::EndpointSlices,
+        Self::OtherSlices,
+    ];
+
+    /// The name in the metrics.
+    pub(in crate::operator) fn resource(self) -> &'static str {
+        match self {
+            Self::Groups => "leadergroups",
+            Self::Pods => "pods",
+            Self::NodeLeases => "leases",
+            Self::Nodes => "nodes",
+            Self::Services => "services",
+            Self::EndpointSlices => "endpointslices",
+            Self::OtherSlices => "endpointslices_of_others",
+        }
+    }
+}
+
 /// A watch that has not failed for this long, while the API server answers, works: a failed watch is tried again more
 /// often than that.
 const QUIET_WATCH: Duration = Duration::from_secs(10);
@@ -146,6 +171,12 @@ impl WatchHealth {
         failing.find(|(outage, _)| outage.lasts(now)).map(|(outage, _)| outage.problem.as_str())
     }
 
+    /// For how long watches of this kind have failed: in the worst namespace, zero if none fails.
+    pub(in crate::operator) fn failing_for(&self, watched: Watched, now: Duration) -> Duration {
+        let failing = self.failing.iter().filter(|((failing, _), _)| *failing == watched);
+        failing.map(|(_, (outage, _))| now.saturating_sub(outage.since)).max().unwrap_or_default()
+    }
+
     pub(in crate::operator) fn sight(&self) -> Sight {
         let fails = |scope: &Scope| {
             NEEDED
@@ -236,7 +267,12 @@ mod tests {
         assert!(watches.failed(Watched::NodeLeases, None, "forbidden", NOW));
         assert!(!watches.failed(Watched::NodeLeases, None, "forbidden", NOW), "that is known");
         assert!(matches!(watches.sight(), Sight::None(_)), "all groups alike need the nodes' heartbeats");
+        let failing_for =
+            |watches: &WatchHealth, watched| watches.failing_for(watched, NOW + Duration::from_secs(3));
+        assert_eq!(failing_for(&watches, Watched::NodeLeases), Duration::from_secs(3));
+        assert_eq!(failing_for(&watches, Watched::Pods), Duration::ZERO);
         assert!(!watches.forgive(NOW) && watches.forgive(LATER));
+        assert_eq!(failing_for(&watches, Watched::NodeLeases), Duration::ZERO);
         assert_eq!(watches.sight(), Sight::Clear);
     }
 }
