@@ -18,9 +18,11 @@ complain() {
   failed=1
 }
 
-render() { # render <values> <output>: as `helm install test --namespace test` would
+render() { # render <values> <output>: as `helm install test --namespace test` would, with the APIs that the file names
+  local apis=()
+  while IFS= read -r api; do apis+=(--api-versions "$api"); done < <(sed -n 's/^# with the API: //p' "$1")
   "$HELM" template test "$chart" --namespace test --values "$1" \
-    --api-versions monitoring.coreos.com/v1 \
+    --api-versions monitoring.coreos.com/v1 "${apis[@]}" \
     --api-versions admissionregistration.k8s.io/v1/MutatingAdmissionPolicy >"$2" 2>"$2.err"
 }
 

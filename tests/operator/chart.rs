@@ -180,7 +180,7 @@ fn the_network_policies_admit_scrapes_to_the_operator_and_the_operator_to_its_da
     let clients = json!([{ "podSelector": {
         "matchLabels": { "app.kubernetes.io/name": "leadergroup", "app.kubernetes.io/instance": "leadergroup" },
         "matchExpressions": [
-            { "key": "app.kubernetes.io/component", "operator": "In", "values": ["operator", "uninstall"] },
+            { "key": "app.kubernetes.io/component", "operator": "In", "values": ["operator", "uninstall", "test"] },
         ],
     } }]);
     assert_eq!(database["ingress"], json!([{ "ports": [{ "port": "postgresql" }], "from": clients }]));
