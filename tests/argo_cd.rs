@@ -24,7 +24,8 @@ fn lua(value: &Value) -> String {
         Value::Null => "nil".to_owned(),
         Value::Array(items) => format!("{{{}}}", items.iter().map(lua).collect::<Vec<_>>().join(", ")),
         Value::Object(fields) => {
-            let fields: Vec<_> = fields.iter().map(|(key, value)| format!("[{key:?}] = {}", lua(value))).collect();
+            let fields: Vec<_> =
+                fields.iter().map(|(key, value)| format!("[{key:?}] = {}", lua(value))).collect();
             format!("{{{}}}", fields.join(", "))
         }
         other => other.to_string(),
@@ -88,8 +89,18 @@ fn the_health_follows_the_conditions_of_the_present_generation() {
         ("stalled", &stalled, "Degraded", "Stalled is True"),
         ("stalled and paused", &with(&stalled, "/spec/paused", json!(true)), "Degraded", "Stalled is True"),
         ("paused", &with(&ready, "/spec/paused", json!(true)), "Suspended", "spec.paused is set"),
-        ("paused without an active pod", &with(&waiting, "/spec/paused", json!(true)), "Suspended", "spec.paused"),
-        ("changed", &with(&ready, "/metadata/generation", json!(4)), "Progressing", "has not seen this generation"),
+        (
+            "paused without an active pod",
+            &with(&waiting, "/spec/paused", json!(true)),
+            "Suspended",
+            "spec.paused",
+        ),
+        (
+            "changed",
+            &with(&ready, "/metadata/generation", json!(4)),
+            "Progressing",
+            "has not seen this generation",
+        ),
         (
             "changed after it was stalled",
             &with(&stalled, "/metadata/generation", json!(4)),
@@ -98,7 +109,12 @@ fn the_health_follows_the_conditions_of_the_present_generation() {
         ),
         ("new", &with(&waiting, "/status/observedGeneration", json!(-1)), "Progressing", "has not seen"),
         ("without a status", &unseen, "Progressing", "has not seen"),
-        ("without conditions", &with(&ready, "/status/conditions", json!([])), "Progressing", "Ready is missing"),
+        (
+            "without conditions",
+            &with(&ready, "/status/conditions", json!([])),
+            "Progressing",
+            "Ready is missing",
+        ),
     ] {
         let said = run(&health, group);
         assert_eq!(said["status"], status, "{name}: {said}");
@@ -120,7 +136,11 @@ fn the_actions_are_offered_when_they_can_succeed() {
     group["status"]["eligible"] = json!(2);
     group["spec"]["paused"] = json!(true);
     assert_eq!(offered(&group), [false, false, true]);
-    assert_eq!(offered(&json!({ "metadata": { "name": "web" }, "spec": {} })), [false, true, false], "a new group");
+    assert_eq!(
+        offered(&json!({ "metadata": { "name": "web" }, "spec": {} })),
+        [false, true, false],
+        "a new group"
+    );
 }
 
 #[test]
@@ -143,12 +163,16 @@ fn the_actions_change_what_they_say_and_nothing_else() {
     let mut asked = act("switchover", &group);
     let request = asked["metadata"]["annotations"]["leadergroup.dev/switchover"].take();
     let request = request.as_str().unwrap();
-    assert!(request.starts_with("argo-cd-2") && request.len() <= 64, "a name that is new each second: {request}");
+    assert!(
+        request.starts_with("argo-cd-2") && request.len() <= 64,
+        "a name that is new each second: {request}"
+    );
     asked["metadata"].as_object_mut().unwrap().remove("annotations");
     assert_eq!(asked, group);
 
     // An earlier request for a certain pod does not count for this one.
-    let former = json!({ "leadergroup.dev/switchover": "a", "leadergroup.dev/switchover-to": "web-1", "kept": "yes" });
+    let former =
+        json!({ "leadergroup.dev/switchover": "a", "leadergroup.dev/switchover-to": "web-1", "kept": "yes" });
     group["metadata"]["annotations"] = former;
     let annotations = act("switchover", &group)["metadata"]["annotations"].take();
     assert_eq!(annotations["kept"], "yes");

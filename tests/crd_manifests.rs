@@ -170,7 +170,11 @@ async fn each_object_of_the_examples_is_accepted() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert_eq!(others, OTHERS.iter().map(|&group| group.to_owned()).collect(), "the API groups of other projects");
+    assert_eq!(
+        others,
+        OTHERS.iter().map(|&group| group.to_owned()).collect(),
+        "the API groups of other projects"
+    );
 }
 
 #[tokio::test]

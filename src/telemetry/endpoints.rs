@@ -22,9 +22,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::{
     io::Errno,
     net::{
-        AddressFamily, SocketFlags, SocketType, bind,
+        AddressFamily, SocketFlags, SocketType, bind, socket_with,
         sockopt::{set_ipv6_v6only, set_socket_reuseaddr},
-        socket_with,
     },
 };
 use tokio::{

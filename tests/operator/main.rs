@@ -34,8 +34,8 @@ mod policies;
 #[path = "../../lock/tests/postgres/mod.rs"]
 mod postgres;
 mod probes;
-mod recovery;
 mod ready;
+mod recovery;
 mod refusals;
 mod rendered;
 mod replica;

@@ -79,8 +79,12 @@ async fn it_waits_until_all_replicas_are_ready() {
 async fn it_names_what_it_cannot_read_and_why() {
     let server = ApiServer::shared().await;
     let namespace = server.namespace("unready").await;
-    let missing = ready(server.client().await, &args(&namespace, DEADLINE / 30)).await.unwrap_err().to_string();
-    assert!(missing.contains("the Deployment operator cannot be read") && missing.contains("404"), "{missing}");
+    let missing =
+        ready(server.client().await, &args(&namespace, DEADLINE / 30)).await.unwrap_err().to_string();
+    assert!(
+        missing.contains("the Deployment operator cannot be read") && missing.contains("404"),
+        "{missing}"
+    );
     let stranger = server.client_as("stranger").await;
     let forbidden = ready(stranger, &args(&namespace, DEADLINE / 30)).await.unwrap_err().to_string();
     assert!(forbidden.contains("403"), "{forbidden}");

@@ -147,7 +147,8 @@ fn pods_name_no_ids_on_openshift_or_if_they_are_left_out() {
             let what = format!("{name}: {} {}", object["kind"], object["metadata"]["name"]);
             assert_eq!(context["runAsNonRoot"], true, "{what}");
             assert_eq!(context["seccompProfile"]["type"], "RuntimeDefault", "{what}");
-            let ids = ["runAsUser", "runAsGroup", "fsGroup"].into_iter().filter(|id| context.contains_key(*id));
+            let ids =
+                ["runAsUser", "runAsGroup", "fsGroup"].into_iter().filter(|id| context.contains_key(*id));
             let ids: Vec<&str> = ids.collect();
             // The database has ids of its own, all of which the value `postgresql.runAsUser` sets.
             let kept = if name == "without-ids" && object["kind"] == "StatefulSet" { &[][..] } else { kept };
