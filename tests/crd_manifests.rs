@@ -20,7 +20,8 @@ use leadergroup::api::{ConditionType, LeaderGroup, LeaderGroupStatus, Reason};
 use manifests::Manifest;
 use serde_json::{Value, json};
 
-/// The API groups of other projects in the examples. This API server does not have them, so their objects are only read.
+/// The API groups of other projects in the examples. This API server does not have them, so their objects are only
+/// read.
 const OTHERS: [&str; 7] = [
     "autoscaling.k8s.io",
     "gateway.networking.k8s.io",

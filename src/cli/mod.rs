@@ -55,7 +55,7 @@ pub enum Command {
     Migrate(MigrateArgs),
     /// Stop the operator and remove its finalizer from all groups; the chart runs this before it is uninstalled
     Uninstall(UninstallArgs),
-    /// Wait until an installation works: all replicas are ready, and the API server serves groups; `helm test` runs this
+    /// Wait until all replicas are ready and the API server serves groups; `helm test` runs this
     Ready(ReadyArgs),
     /// Run a command only while a lock is held: leadergroup exec --key KEY -- COMMAND
     Exec(ExecArgs),

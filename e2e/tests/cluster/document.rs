@@ -8,8 +8,8 @@ use tokio::process::Command;
 
 const LIMIT: Duration = Duration::from_mins(3);
 
-/// What differs on the test cluster when the operator is installed: the image is loaded instead of pushed to a registry,
-/// and the database's image has the server that is installed on this machine.
+/// What differs on the test cluster when the operator is installed: the image is loaded instead of pushed to a
+/// registry, and the database's image has the server that is installed on this machine.
 pub(crate) const HERE: [(&str, &str); 2] = [
     ("--set image.repository=registry.example.com/leadergroup", "--set postgresql.image.tag=15"),
     ("/leadergroup --namespace leadergroup", "/leadergroup --namespace leadergroup --timeout 2m"),

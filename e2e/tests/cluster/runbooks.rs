@@ -1,5 +1,5 @@
-//! The runbooks: their commands are run as they are printed, on a cluster that is well, and again while the trouble that
-//! they are for is there.
+//! The runbooks: their commands are run as they are printed, on a cluster that is well, and some again while the trouble
+//! that they are for is there.
 
 use anyhow::{Context as _, Result, ensure};
 use leadergroup_e2e::cluster::Cluster;
