@@ -1,4 +1,4 @@
-//! The runbooks: their commands are run as they are printed, on a cluster that is well, and some again while the trouble
+//! The runbooks: their commands are run as they are printed, on a cluster that is well. Some run again while the trouble
 //! that they are for is there.
 
 use anyhow::{Context as _, Result, ensure};
