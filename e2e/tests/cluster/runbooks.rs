@@ -1,5 +1,5 @@
-//! The runbooks: their commands are run as they are printed, on a cluster that is well. Some run again while the trouble
-//! that they are for is there.
+//! The runbooks: their commands are run as they are printed, on a cluster that is well. Some run again while there is
+//! the trouble that they are for.
 
 use anyhow::{Context as _, Result, ensure};
 use leadergroup_e2e::cluster::Cluster;
