@@ -120,7 +120,7 @@ pub(crate) async fn run_as_printed(cluster: &Cluster, group: &str) -> Result<()>
 
 /// The operator's own explanation is among what was printed.
 fn explains(said: &str) -> Result<()> {
-    for word in ["lock:", "declared:", "VERDICT", "then:"] {
+    for word in ["lock:", "declared:", "VERDICT", "next:"] {
         ensure!(said.contains(word), "no {word} in: {said}");
     }
     Ok(())
