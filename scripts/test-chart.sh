@@ -94,6 +94,15 @@ for values in "$chart"/ci/refused/*.yaml; do
   fi
 done
 
+# The notes after an installation name the binding that somebody else has to create.
+"$HELM" install test "$chart" --namespace test --dry-run=client --values "$chart/ci/namespaced-values.yaml" \
+  >"$out/notes" 2>&1 || complain "notes: $(cat "$out/notes")"
+for text in 'helm test test -n test' 'kubectl -n team-c create rolebinding test-leadergroup' \
+  '--clusterrole=test-leadergroup' '--serviceaccount=test:test-leadergroup'; do
+  checks=$((checks + 1))
+  grep -qF -- "$text" "$out/notes" || complain "notes: must contain, but do not: $text"
+done
+
 # An upgrade of the chart must not restart the database that it brings.
 newer=$out/newer
 cp -r "$chart" "$newer"
