@@ -1,6 +1,10 @@
 //! Commands of a document, run as they are printed.
 
-use std::{ffi::OsString, path::Path, time::Duration};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
 use leadergroup_e2e::{cluster::Cluster, command::output};
@@ -41,7 +45,7 @@ pub(crate) fn blocks(text: &str) -> Vec<String> {
 /// Runs groups of commands in the repository, with the test cluster's programs.
 pub(crate) struct Shell {
     path: OsString,
-    kubeconfig: std::path::PathBuf,
+    kubeconfig: PathBuf,
 }
 
 impl Shell {
@@ -49,7 +53,7 @@ impl Shell {
         let tools = cluster.program("helm")?.parent().context("the programs' folder")?.to_owned();
         let mut path: OsString = tools.into();
         path.push(":/usr/sbin:/usr/bin:/sbin:/bin");
-        Ok(Self { path, kubeconfig: cluster.kubeconfig().into() })
+        Ok(Self { path, kubeconfig: cluster.kubeconfig() })
     }
 
     /// The output of commands, all of which must succeed. That grep finds nothing is no failure.
