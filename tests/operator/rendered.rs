@@ -145,6 +145,7 @@ fn pods_name_no_ids_on_openshift_or_if_they_are_left_out() {
             let Some(pod) = pod(object) else { continue };
             let context = pod["spec"]["securityContext"].as_object().unwrap();
             let what = format!("{name}: {} {}", object["kind"], object["metadata"]["name"]);
+            assert!(context.values().all(|value| !value.is_null()), "{what}: {context:?}");
             assert_eq!(context["runAsNonRoot"], true, "{what}");
             assert_eq!(context["seccompProfile"]["type"], "RuntimeDefault", "{what}");
             let ids =
