@@ -129,7 +129,7 @@ impl Reader {
         let cause = self.shell.run(&self.names.put_into(&cause)).await?;
         ensure!(cause.contains("lock's database"), "the cause is not found: {cause}");
         let trouble = self.types("LeaderGroupLockTrouble").await?.concat();
-        ensure!(trouble.contains(r#""level":"WARN""#), "no warning is found: {trouble}");
+        ensure!(trouble.contains(r#""level":"ERROR""#), "no error is found: {trouble}");
         self.shell.run(&format!("{database}=1")).await?;
         self.sees("LockStoreReachable", "True").await
     }
