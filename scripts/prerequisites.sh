@@ -33,6 +33,7 @@ need postgresql exists '/usr/lib/postgresql/*/bin/initdb'
 need pgbouncer command -v pgbouncer
 need python3-psycopg /usr/bin/python3 -c 'import psycopg'
 need prometheus command -v promtool
+need lua5.1 command -v lua5.1
 need faketime exists '/usr/lib/*/faketime/libfaketime.so.1'
 
 if ((${#missing[@]})); then

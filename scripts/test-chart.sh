@@ -18,9 +18,11 @@ complain() {
   failed=1
 }
 
-render() { # render <values> <output>: as `helm install test --namespace test` would
+render() { # render <values> <output>: as `helm install test --namespace test` would, with the APIs that the file names
+  local apis=()
+  while IFS= read -r api; do apis+=(--api-versions "$api"); done < <(sed -n 's/^# with the API: //p' "$1")
   "$HELM" template test "$chart" --namespace test --values "$1" \
-    --api-versions monitoring.coreos.com/v1 \
+    --api-versions monitoring.coreos.com/v1 "${apis[@]}" \
     --api-versions admissionregistration.k8s.io/v1/MutatingAdmissionPolicy >"$2" 2>"$2.err"
 }
 
@@ -90,6 +92,15 @@ for values in "$chart"/ci/refused/*.yaml; do
   elif ! grep -qF -- "$expected" "$out/refused.yaml.err"; then
     complain "$name: refused, but not with: $expected: $(cat "$out/refused.yaml.err")"
   fi
+done
+
+# The notes after an installation name the binding that somebody else has to create.
+"$HELM" install test "$chart" --namespace test --dry-run=client --values "$chart/ci/namespaced-values.yaml" \
+  >"$out/notes" 2>&1 || complain "notes: $(cat "$out/notes")"
+for text in 'helm test test -n test' 'kubectl -n team-c create rolebinding test-leadergroup' \
+  '--clusterrole=test-leadergroup' '--serviceaccount=test:test-leadergroup'; do
+  checks=$((checks + 1))
+  grep -qF -- "$text" "$out/notes" || complain "notes: must contain, but do not: $text"
 done
 
 # An upgrade of the chart must not restart the database that it brings.

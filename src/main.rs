@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser as _;
 use leadergroup::cli::{
-    Cli, Command, ExecArgs, LockCommand, UninstallArgs, agent, crd_yaml, exec, explain, fence_sql, guard,
-    start, uninstall,
+    Cli, Command, ExecArgs, LockCommand, ReadyArgs, UninstallArgs, agent, crd_yaml, exec, explain, fence_sql,
+    guard, ready, start, uninstall,
 };
 use leadergroup::config::{Settings, SettingsArgs};
 use leadergroup::telemetry::{end_on_panic, init_logs};
@@ -85,6 +85,7 @@ fn perform(command: Command, status: &mut u8) -> Result<(), Failure> {
         })
         .and_then(|result| result.map_err(Failure::Run)),
         Command::Uninstall(args) => block_on(let_go(args)).map_err(Failure::Run),
+        Command::Ready(args) => block_on(wait_for(args)).map_err(Failure::Run),
         Command::Run(args) if args.print_config => with_settings(args.settings, |settings| {
             print!("{settings}");
             Ok(())
@@ -179,11 +180,17 @@ fn print_out(text: &str) -> anyhow::Result<()> {
     }
 }
 
-async fn let_go(args: UninstallArgs) -> anyhow::Result<()> {
+async fn cluster() -> anyhow::Result<kube::Client> {
     let client = kube::Client::try_default().await;
-    let client = client
-        .context("no access to a cluster: run this in a pod with a service account, or set KUBECONFIG")?;
-    let groups = uninstall(client, &args).await?;
+    client.context("no access to a cluster: run this in a pod with a service account, or set KUBECONFIG")
+}
+
+async fn wait_for(args: ReadyArgs) -> anyhow::Result<()> {
+    print_out(&format!("{}\n", ready(cluster().await?, &args).await?))
+}
+
+async fn let_go(args: UninstallArgs) -> anyhow::Result<()> {
+    let groups = uninstall(cluster().await?, &args).await?;
     println!("the operator is stopped, and its finalizer is removed from {groups} groups");
     Ok(())
 }

@@ -5,7 +5,7 @@
 use std::{
     collections::HashMap,
     io::{self, Write},
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::unix::process::ExitStatusExt as _,
     process::{Command, Stdio},
     sync::{Arc, Mutex},
@@ -313,8 +313,12 @@ struct Running {
 }
 
 impl Running {
-    async fn start(liveness: Liveness) -> Self {
-        let server = Server::bind((Ipv4Addr::LOCALHOST, 0).into()).await.unwrap();
+    fn start(liveness: Liveness) -> Self {
+        Self::start_on(Ipv4Addr::LOCALHOST.into(), liveness)
+    }
+
+    fn start_on(address: IpAddr, liveness: Liveness) -> Self {
+        let server = Server::bind((address, 0).into()).unwrap();
         let metrics = Arc::new(Metrics::new());
         let endpoints = Endpoints { metrics, liveness, readiness: ReadyChecks::default() };
         let (address, shutdown) = (server.address(), CancellationToken::new());
@@ -356,7 +360,7 @@ fn forever() -> Liveness {
 #[tokio::test]
 async fn liveness_needs_a_running_loop() {
     let bound = Duration::from_secs(1);
-    let running = Running::start(Liveness::new(bound)).await;
+    let running = Running::start(Liveness::new(bound));
     let becomes_stuck = async {
         loop {
             let (status, body) = running.get("/livez").await;
@@ -385,7 +389,7 @@ async fn liveness_needs_a_running_loop() {
 
 #[tokio::test]
 async fn ready_means_that_every_check_passes() {
-    let running = Running::start(forever()).await;
+    let running = Running::start(forever());
     assert_eq!(running.get("/readyz").await, (200, "ok\n".into()), "there are no checks");
     let watches = running.endpoints.readiness.check("watches", "not synced yet");
     let store = running.endpoints.readiness.check("lock store", "never reached");
@@ -402,7 +406,7 @@ async fn ready_means_that_every_check_passes() {
 
 #[tokio::test]
 async fn metrics_are_served_in_their_own_format() {
-    let running = Running::start(forever()).await;
+    let running = Running::start(forever());
     running.endpoints.metrics.adoption();
     let answer = running.exchange("GET /metrics?x=1 HTTP/1.1\r\nhost: a\r\n\r\n").await;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -413,7 +417,7 @@ async fn metrics_are_served_in_their_own_format() {
 
 #[tokio::test]
 async fn other_paths_and_methods_are_turned_away() {
-    let running = Running::start(forever()).await;
+    let running = Running::start(forever());
     assert_eq!(
         running.get("/").await,
         (404, "not found; the paths are /livez, /readyz and /metrics\n".into())
@@ -429,7 +433,7 @@ async fn other_paths_and_methods_are_turned_away() {
 
 #[tokio::test]
 async fn a_request_that_never_ends_is_cut_short() {
-    let running = Running::start(forever()).await;
+    let running = Running::start(forever());
     let mut stream = running.connect().await;
     let mut sent = stream.write_all(b"GET /livez HTTP/1.1\r\n").await;
     let mut bytes = 0;
@@ -445,7 +449,7 @@ async fn a_request_that_never_ends_is_cut_short() {
 
 #[tokio::test]
 async fn slow_clients_delay_others_only_for_a_limited_time() {
-    let running = Running::start(forever()).await;
+    let running = Running::start(forever());
     let mut idle = Vec::new();
     for _ in 0..64 {
         let mut stream = running.connect().await;
@@ -461,7 +465,7 @@ async fn slow_clients_delay_others_only_for_a_limited_time() {
 
 #[tokio::test]
 async fn shutting_down_closes_the_port() {
-    let running = Running::start(forever()).await;
+    let running = Running::start(forever());
     assert_eq!(running.get("/livez").await.0, 200);
     let mut idle = running.connect().await;
     running.shutdown.cancel();
@@ -471,9 +475,29 @@ async fn shutting_down_closes_the_port() {
 }
 
 #[tokio::test]
+async fn every_address_is_that_of_both_families() {
+    let running = Running::start_on(Ipv6Addr::UNSPECIFIED.into(), forever());
+    assert!(running.address.is_ipv6(), "this machine has IPv6");
+    for address in [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)] {
+        let mut stream = TcpStream::connect((address, running.address.port())).await.unwrap();
+        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: pod\r\n\r\n").await.unwrap();
+        let answer = read_all(&mut stream).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{address}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn the_addresses_of_one_family_are_those_of_that_family() {
+    let running = Running::start_on(Ipv4Addr::UNSPECIFIED.into(), forever());
+    let port = running.address.port();
+    assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_ok());
+    assert!(TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.is_err());
+}
+
+#[tokio::test]
 async fn an_address_in_use_is_said_so() {
-    let running = Running::start(forever()).await;
-    let error = Server::bind(running.address).await.unwrap_err().to_string();
+    let running = Running::start(forever());
+    let error = Server::bind(running.address).unwrap_err().to_string();
     assert!(
         error.contains(&running.address.to_string()) && error.contains("choose a free address"),
         "{error}"

@@ -18,8 +18,14 @@ use leadergroup_e2e::scenario::{OPERATOR_NAMESPACE, build_operator};
 use leadergroup_e2e::state::Lock;
 use tokio::process::Command;
 
+#[path = "cluster/document.rs"]
+mod document;
 #[path = "cluster/quick_start.rs"]
 mod quick_start;
+#[path = "cluster/runbooks.rs"]
+mod runbooks;
+#[path = "cluster/tutorial.rs"]
+mod tutorial;
 
 const LIMIT: Duration = Duration::from_mins(1);
 const COMMAND: &str = env!("CARGO_BIN_EXE_leadergroup-e2e");
@@ -287,7 +293,8 @@ async fn bundled_database(test: &Test) -> Result<()> {
 async fn chart_by_default(test: &Test) -> Result<()> {
     let operator = Image::operator(images::OPERATOR, &build_operator().await?);
     test.cluster.load_image(&operator).await.context("loading the operator")?;
-    quick_start::runs_as_printed(&test.cluster).await?;
+    quick_start::runs_as_printed(&test.cluster).await.context("the README")?;
+    tutorial::runs_as_printed(&test.cluster).await.context("the tutorial")?;
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/leadergroup");
     let helm = async |args: &[&str]| {
         let mut helm = Command::new(test.cluster.program("helm")?);
@@ -308,6 +315,8 @@ async fn chart_by_default(test: &Test) -> Result<()> {
     test.kubectl(&["apply", "-f", "-"], GROUP).await?;
     let ready = ["wait", "--for=condition=Ready", "leadergroup/web", "--timeout=30s"];
     test.kubectl(&ready, "").await?;
+    helm(&["test", "leadergroup", "--timeout", "120s", "--logs"]).await.context("helm test")?;
+    runbooks::run_as_printed(&test.cluster, "web").await.context("the runbooks")?;
     let active = async || -> Result<String> {
         let args = ["get", "pods", "-l", "leadergroup.dev/role=active", "-o", "name"];
         Ok(test.kubectl(&args, "").await?.trim().to_owned())

@@ -10,6 +10,7 @@ mod guardian;
 mod lock;
 mod print;
 mod process_group;
+mod ready;
 mod reassign;
 mod starter;
 mod uninstall;
@@ -27,6 +28,7 @@ pub use lock::{
 };
 pub use print::{Answer, OutputFormat};
 pub use process_group::StartError;
+pub use ready::{NotReady, ReadyArgs, ready};
 pub use reassign::{ReassignArgs, ReassignError};
 pub use starter::{StarterArgs, start};
 pub use uninstall::{UninstallArgs, UninstallError, uninstall};
@@ -53,6 +55,8 @@ pub enum Command {
     Migrate(MigrateArgs),
     /// Stop the operator and remove its finalizer from all groups; the chart runs this before it is uninstalled
     Uninstall(UninstallArgs),
+    /// Wait until all replicas are ready and the API server serves groups; `helm test` runs this
+    Ready(ReadyArgs),
     /// Run a command only while a lock is held: leadergroup exec --key KEY -- COMMAND
     Exec(ExecArgs),
     /// Inspect the locks in the database, take one away from its holder, or give it to another group

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv6Addr, SocketAddr},
     time::Duration,
 };
 
@@ -71,7 +71,7 @@ impl Settings {
             namespaced_keys: false,
             replica: String::new(),
             node: None,
-            listen: (Ipv4Addr::UNSPECIFIED, 8080).into(),
+            listen: (Ipv6Addr::UNSPECIFIED, 8080).into(),
             log: LogSettings { format: LogFormat::Json, filter: "info".to_owned() },
             database_problem: None,
             origins: BTreeMap::new(),

@@ -279,10 +279,10 @@ pub(super) static ALL: [Setting; 21] = [
         key: "listen",
         flag: "listen",
         value_name: "ADDRESS",
-        help: "Where /livez, /readyz and /metrics are served",
+        help: "Where /livez, /readyz and /metrics are served; [::] is every address, IPv6 and IPv4",
         read: |s, text| {
             let address = text.parse().map_err(|_| {
-                "must be an address and a port: write 0.0.0.0:8080, or [::]:8080 for IPv6".to_owned()
+                "must be an address and a port: write [::]:8080 for every address, or 0.0.0.0:8080 for IPv4".to_owned()
             });
             set(&mut s.listen, address)
         },

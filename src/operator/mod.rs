@@ -98,7 +98,7 @@ pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), 
     let api = ApiServer::find().await?;
     let store = settings.store()?;
     descriptors::raise_limit(DESCRIPTORS);
-    let endpoint = Server::bind(settings.listen).await?;
+    let endpoint = Server::bind(settings.listen)?;
     let (events, evidence) = mpsc::channel(QUEUE);
     let prober = Prober::new(events, PROBES).map_err(OperatorError::Prober)?;
     tracing::info!(

@@ -3,7 +3,13 @@
 //! Anyone who can reach the port can send requests, so everything is bounded: the number of connections, the size of
 //! a request, and the time of one connection. A connection carries one request; bodies are not read.
 
-use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{
@@ -13,6 +19,13 @@ use http::{
 use http_body_util::Full;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, SocketFlags, SocketType, bind, socket_with,
+        sockopt::{set_ipv6_v6only, set_socket_reuseaddr},
+    },
+};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -25,6 +38,8 @@ use super::{Liveness, Metrics, ReadyChecks};
 
 /// How many connections are served concurrently; others wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 64;
+/// How many connections the kernel's queue has.
+const WAITING: i32 = 1024;
 /// Time limit for the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for one connection.
@@ -67,10 +82,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to listen. Port 0 selects any free port.
-    pub async fn bind(address: SocketAddr) -> Result<Self, BindError> {
+    /// Starts to listen. Port 0 selects any free port. `[::]` is every address, of both families where the kernel has
+    /// both.
+    pub fn bind(address: SocketAddr) -> Result<Self, BindError> {
         let refuse = |source| BindError { address, source };
-        let listener = TcpListener::bind(address).await.map_err(refuse)?;
+        let listener = match listen(address) {
+            Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && lacks_ipv6(&error) => {
+                listen((Ipv4Addr::UNSPECIFIED, address.port()).into())
+            }
+            outcome => outcome,
+        };
+        let listener = listener.map_err(refuse)?;
         let address = listener.local_addr().map_err(refuse)?;
         Ok(Self { listener, address })
     }
@@ -105,6 +127,26 @@ impl Server {
         // Dropping the set closes the remaining connections.
         let _ = timeout(LAST_ANSWERS, async { while connections.join_next().await.is_some() {} }).await;
     }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() {
+        // Whatever net.ipv6.bindv6only of the node says.
+        set_ipv6_v6only(&socket, false)?;
+    }
+    bind(&socket, &address)?;
+    rustix::net::listen(&socket, WAITING)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Whether the kernel has no IPv6, or has it turned off.
+fn lacks_ipv6(error: &io::Error) -> bool {
+    let codes = [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL];
+    codes.iter().any(|code| error.raw_os_error() == Some(code.raw_os_error()))
 }
 
 async fn serve(stream: TcpStream, endpoints: Endpoints, permit: OwnedSemaphorePermit) {

@@ -46,7 +46,8 @@ pub fn all(folder: &str) -> Vec<Manifest> {
 /// The objects in `examples`, each with the name of its file.
 pub fn examples() -> Vec<(String, Value)> {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
-    let files = [examples.clone(), examples.join("more")].map(|folder| fs::read_dir(folder).unwrap());
+    let folders = [examples.clone(), examples.join("more"), examples.join("integrations")];
+    let files = folders.map(|folder| fs::read_dir(folder).unwrap());
     let files = files.into_iter().flatten().map(|file| file.unwrap().path());
     let manifests = files.filter(|path| path.extension().is_some_and(|end| end == "yaml"));
     let objects = manifests.flat_map(|path| {

@@ -116,6 +116,7 @@ fn the_main_role_applies_only_in_watched_namespaces_and_to_the_operator_s_accoun
     for (set, wanted) in [
         ("serviceAccount.name=account", &[None][..]),
         ("serviceAccount.name=account,watchNamespaces={a,b}", &[Some("a"), Some("b")]),
+        ("serviceAccount.name=account,watchNamespaces={a,b},rbac.boundElsewhere={b}", &[Some("a")]),
     ] {
         let objects = rendered("rbac", "lg", set);
         let bindings = objects.iter().filter(|object| object["kind"].as_str().unwrap().ends_with("Binding"));
@@ -180,7 +181,7 @@ fn the_network_policies_admit_scrapes_to_the_operator_and_the_operator_to_its_da
     let clients = json!([{ "podSelector": {
         "matchLabels": { "app.kubernetes.io/name": "leadergroup", "app.kubernetes.io/instance": "leadergroup" },
         "matchExpressions": [
-            { "key": "app.kubernetes.io/component", "operator": "In", "values": ["operator", "uninstall"] },
+            { "key": "app.kubernetes.io/component", "operator": "In", "values": ["operator", "uninstall", "test"] },
         ],
     } }]);
     assert_eq!(database["ingress"], json!([{ "ports": [{ "port": "postgresql" }], "from": clients }]));

@@ -34,8 +34,10 @@ mod policies;
 #[path = "../../lock/tests/postgres/mod.rs"]
 mod postgres;
 mod probes;
+mod ready;
 mod recovery;
 mod refusals;
+mod rendered;
 mod replica;
 mod reports;
 mod requests;

@@ -22,6 +22,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/part-of: leadergroup
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The annotations of an object that has none of its own. */}}
+{{- define "leadergroup.annotations" -}}
+{{- with .Values.commonAnnotations -}}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end -}}
 {{- end -}}
 
 {{- define "leadergroup.operator.selectorLabels" -}}
@@ -213,6 +224,26 @@ items:
   secret:
     {{- . | nindent 4 }}
 {{- end }}
+{{- end -}}
+
+{{/*
+The security context of a pod, for a list of the root and the context: without fields that are null, and without the ids
+of users and groups where the cluster chooses them.
+*/}}
+{{- define "leadergroup.podSecurityContext" -}}
+{{- $root := first . -}}
+{{- $mode := $root.Values.fixedIds -}}
+{{- $openshift := $root.Capabilities.APIVersions.Has "security.openshift.io/v1" -}}
+{{- $context := deepCopy (last .) -}}
+{{- if or (eq $mode "Never") (and (eq $mode "Auto") $openshift) -}}
+{{- $context = omit $context "runAsUser" "runAsGroup" "fsGroup" -}}
+{{- end -}}
+{{- range $field, $value := $context -}}
+{{- if kindIs "invalid" $value -}}
+{{- $context = omit $context $field -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $context -}}
 {{- end -}}
 
 {{/* The requirements of the restricted Pod Security Standard, and a read-only root file system. */}}
