@@ -161,9 +161,13 @@ async fn the_stored_object_shows_every_default() {
         stored["spec"],
         json!({
             "selector": { "matchLabels": { "app": "orders" } },
-            "lock": { "ttl": "5s", "retryInterval": "1s", "lockDelay": "0s" },
-            "health": { "failureThreshold": 2, "holdConnection": "WhenKeptAlive" },
+            "lock": {},
+            "health": {
+                "interval": "1s", "silenceTimeout": "5s", "failureThreshold": 2,
+                "holdConnection": "WhenKeptAlive",
+            },
             "election": {
+                "delay": "0s",
                 "onCordon": "Handover", "onRollout": "Handover", "onDemote": "Keep",
                 "failback": "Never", "failbackDelay": "1m",
             },
@@ -171,7 +175,7 @@ async fn the_stored_object_shows_every_default() {
                 "roleLabel": "leadergroup.dev/role", "activeValue": "active", "standbyValue": "standby",
                 "endpoints": "Selector"
             },
-            "onDelete": "Strip",
+            "deletionPolicy": "RemoveLabels",
             "paused": false
         })
     );
@@ -191,11 +195,16 @@ async fn the_stored_object_shows_every_default() {
 async fn a_null_is_replaced_by_the_default_and_not_stored() {
     let groups = Groups::new("nulls").await;
     let mut manifest = minimal("nulls");
-    manifest["spec"]["lock"] = json!({ "ttl": null, "key": null });
-    manifest["spec"]["health"] = Value::Null;
+    manifest["spec"]["lock"] = json!({ "key": null });
+    manifest["spec"]["health"] = json!({ "interval": null, "probe": null });
+    manifest["spec"]["routing"] = Value::Null;
     let stored = groups.create(&manifest).await.unwrap();
-    assert_eq!(stored["spec"]["lock"], json!({ "ttl": "5s", "retryInterval": "1s", "lockDelay": "0s" }));
-    assert_eq!(stored["spec"]["health"], json!({ "failureThreshold": 2, "holdConnection": "WhenKeptAlive" }));
+    assert_eq!(stored["spec"]["lock"], json!({}));
+    let health = json!({
+        "interval": "1s", "silenceTimeout": "5s", "failureThreshold": 2, "holdConnection": "WhenKeptAlive",
+    });
+    assert_eq!(stored["spec"]["health"], health);
+    assert_eq!(stored["spec"]["routing"]["roleLabel"], "leadergroup.dev/role");
 }
 
 /// For kstatus, an object without a status, or with the condition Ready=True, is settled.
@@ -267,7 +276,7 @@ async fn a_list_shows_the_columns_that_people_need() {
         .iter()
         .filter_map(|column| column["name"].as_str())
         .collect();
-    assert_eq!(names, ["Name", "Active", "Node", "Token", "Ready", "Status", "Since", "Age"]);
+    assert_eq!(names, ["Name", "Active", "Node", "Token", "Eligible", "Status", "Since", "Age"]);
     let cells = table["rows"][0]["cells"].as_array().unwrap();
     assert_eq!(
         cells[..7],

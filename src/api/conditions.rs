@@ -101,7 +101,7 @@ reasons! {
     PodNotReady: Some(Cause::Failure),
     /// The pod refused its probes or the connections to it.
     ProbeRefused: Some(Cause::Failure),
-    /// The pod did not answer for the lock's ttl.
+    /// The pod did not answer for `health.silenceTimeout`.
     Silent: Some(Cause::Failure),
     /// A user requested the change.
     Switchover: Some(Cause::Planned),

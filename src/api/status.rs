@@ -35,10 +35,10 @@ pub struct LeaderGroupStatus {
     pub declaration: Declaration,
     /// eligible is the number of pods that could be active now.
     pub eligible: u32,
-    /// members is the number of pods that the selector matches.
-    pub members: u32,
-    /// ready is `eligible/members`, for display.
-    pub ready: String,
+    /// replicas is the number of pods that the selector matches.
+    pub replicas: u32,
+    /// eligibleSummary is `eligible/replicas`, such as 2/3, for display.
+    pub eligible_summary: String,
     /// switchover is the result of the last request for a switchover.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switchover: Option<SwitchoverStatus>,
@@ -60,8 +60,8 @@ impl Default for LeaderGroupStatus {
             key: None,
             declaration: Declaration::default(),
             eligible: 0,
-            members: 0,
-            ready: "0/0".to_owned(),
+            replicas: 0,
+            eligible_summary: "0/0".to_owned(),
             switchover: None,
             history: Vec::new(),
             conditions: vec![Condition {
@@ -223,9 +223,9 @@ pub struct HistoryEntry {
     pub to: Option<String>,
     /// reason is the reason for the change, as one CamelCase word.
     pub reason: String,
-    /// at is when the new pod was labelled active.
+    /// time is when the new pod was labelled active.
     #[schemars(schema_with = "schema::time")]
-    pub at: Time,
+    pub time: Time,
     /// duration is the time from the decision to the new pod's label.
     pub duration: HumanDuration,
 }

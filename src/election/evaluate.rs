@@ -171,7 +171,7 @@ impl Group {
         let successor = self.successor(Some(holder));
         let ended = self.has_ended(holder);
         if !ended {
-            let allowed = since + self.world.policy.lock_delay;
+            let allowed = since + self.world.policy.delay;
             if successor.is_none() {
                 self.stamp_standbys(&holder.uid, now, effects);
                 return Phase::Stable;
@@ -256,7 +256,7 @@ impl Group {
     /// has ended.
     fn may_replace(&self, ended: bool, now: Duration) -> bool {
         let lost_since = self.known.row.holder.as_ref().and_then(|holder| self.lost_since(holder));
-        let allowed = lost_since.map(|since| since + self.world.policy.lock_delay);
+        let allowed = lost_since.map(|since| since + self.world.policy.delay);
         !self.world.policy.paused && (ended || allowed.is_some_and(|allowed| now >= allowed))
     }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use uuid::Uuid;
 
 use crate::api::{
-    Boot, Declaration, OnDelete, OnHookFailure, PodAt, PodRef, Promised, Reason, Role, Verdict,
+    Boot, Declaration, DeletionPolicy, OnHookFailure, PodAt, PodRef, Promised, Reason, Role, Verdict,
 };
 
 /// One pod of the group, as last seen.
@@ -113,8 +113,8 @@ impl Member {
 /// The parts of the spec that matter to the election.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// How long to wait if the holder did not end cleanly.
-    pub lock_delay: Duration,
+    /// How long to wait after the loss of a holder that did not end cleanly.
+    pub delay: Duration,
     /// No new change of holder.
     pub paused: bool,
     /// How long a pod of a higher priority than the holder's must have been fit before it becomes the holder; none if
@@ -125,7 +125,7 @@ pub struct Policy {
     /// Whether a pod that was active is deleted, once the next one is.
     pub deletes_demoted: bool,
     /// What happens to the labels when the group is deleted.
-    pub on_delete: OnDelete,
+    pub deletion_policy: DeletionPolicy,
     /// How agents run a program in the pods; none if they have no agents.
     pub agent: Option<AgentPolicy>,
     /// How pods are told their roles.

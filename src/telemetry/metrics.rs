@@ -110,7 +110,7 @@ struct HookLabels {
     outcome: &'static str,
 }
 
-/// From a label edit on the same machine to a lost node with a long ttl.
+/// From a label edit on the same machine to a lost node with a long silence timeout.
 const FAILOVER_SECONDS: [f64; 14] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0];
 /// From a database on the same machine to one so slow that the session is about to expire.

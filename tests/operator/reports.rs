@@ -220,7 +220,8 @@ async fn while_the_database_is_away_a_status_says_that_and_keeps_what_is_known()
     for status in seen.all() {
         let status = &status;
         assert_eq!((ready(status), token(status)), (ready(&before), token(&before)), "{status}");
-        for field in ["active", "token", "declaration", "ready", "eligible", "members", "history"] {
+        for field in ["active", "token", "declaration", "eligibleSummary", "eligible", "replicas", "history"]
+        {
             assert_eq!(status[field], before[field], "{field}: {status}");
         }
     }

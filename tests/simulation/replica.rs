@@ -114,11 +114,11 @@ impl Replica {
             members: members.collect(),
             policy: Policy {
                 paused: entry.object.paused,
-                lock_delay: entry.object.lock_delay,
+                delay: entry.object.delay,
                 failback: entry.object.failback,
                 leaves_before_rollout: true,
                 deletes_demoted: false,
-                on_delete: entry.object.on_delete,
+                deletion_policy: entry.object.deletion_policy,
                 agent: None,
                 hooks: HookPolicy::default(),
             },
@@ -217,7 +217,7 @@ impl Replica {
             member.is_none_or(|member| matches!(member.verdict, Verdict::Ended(_)))
         };
         if let Some(former) = former.filter(|former| !read && !ended(former))
-            && against(former).is_none_or(|(since, _)| now < *since + entry.object.lock_delay)
+            && against(former).is_none_or(|(since, _)| now < *since + entry.object.delay)
         {
             self.violation = Some(format!("I5: {} replaced before the lock delay was over", former.uid));
             return;

@@ -248,10 +248,10 @@ impl Scenario {
             ensure!(Some(status.observed_generation) == generation, "the newest spec was not observed yet");
             let wanted = u32::try_from(self.workload.replicas)?;
             ensure!(
-                (status.eligible, status.members) == (wanted, wanted),
+                (status.eligible, status.replicas) == (wanted, wanted),
                 "{} of {} pods are eligible, {wanted} are wanted",
                 status.eligible,
-                status.members
+                status.replicas
             );
             for pod in self.members().await? {
                 let role =

@@ -170,8 +170,8 @@ impl TrackedPod {
         Some(Target {
             ip,
             probe: probe.clone(),
-            interval: spec.lock.retry_interval.0,
-            listen: spec.lock.ttl.0,
+            interval: spec.health.interval.0,
+            listen: spec.health.silence_timeout.0,
             hold,
             threshold: spec.health.failure_threshold,
             is_holder,

@@ -219,12 +219,12 @@ fn merge_group(sequence: &mut Sequence) -> Call {
         json!({}),
         json!({ "spec": { "paused": true } }),
         json!({ "spec": { "paused": null, "election": null } }),
-        json!({ "spec": { "onDelete": "Explode" } }),
+        json!({ "spec": { "deletionPolicy": "Explode" } }),
         json!({ "spec": { "health": { "failureThreshold": "x" } } }),
         json!({ "spec": null }),
     ];
     let statuses = [
-        json!({ "status": { "ready": "1/1", "other": 1 }, "more": {} }),
+        json!({ "status": { "eligibleSummary": "1/1", "other": 1 }, "more": {} }),
         json!({ "status": { "declaration": { "token": -1 } } }),
         json!({ "status": { "token": 3, "ready": null } }),
         json!({ "status": null }),
