@@ -226,6 +226,7 @@ pub struct HistoryEntry {
     /// time is when the new pod was labelled active.
     #[schemars(schema_with = "schema::time")]
     pub time: Time,
-    /// duration is the time from the decision to the new pod's label.
+    /// duration is how long the change took: from the last answer of the old pod if it was silent, otherwise from the
+    /// first evidence against it (or from the decision, if it works), to the confirmation of the new term.
     pub duration: HumanDuration,
 }

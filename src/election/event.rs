@@ -160,7 +160,8 @@ pub struct Finished {
     pub to: Option<PodRef>,
     /// The reason of the change.
     pub reason: Reason,
-    /// The time from the decision to the label.
+    /// The time to the confirmation of the term: from the last answer of a former pod that was silent, otherwise from
+    /// the first evidence against it or the decision.
     pub took: Duration,
 }
 

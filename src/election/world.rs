@@ -37,6 +37,8 @@ pub struct Member {
     pub asked_at: Option<Duration>,
     /// How often its main container was started again, as the kubelet says.
     pub restarts: i32,
+    /// When it last answered, or since when it has been asked in vain, if it is silent.
+    pub silent_since: Option<Duration>,
     /// The starts of its agent that have ended, as the kubelet says.
     pub ended: Vec<Boot>,
     /// Creation time, compared only with that of other pods: among equals the oldest is preferred.
@@ -73,6 +75,7 @@ impl Member {
             verdict: Verdict::Eligible,
             agent: None,
             asked_at: None,
+            silent_since: None,
             restarts: 0,
             ended: Vec::new(),
             created: 0,

@@ -252,6 +252,17 @@ impl PodEvidence {
         if word.probed { self.by_probes(word, now) } else { self.by_lease(word, node, now) }
     }
 
+    /// When a pod with the verdict *silent* last answered a probe. If it never did, since when it has been probed; if it
+    /// cannot be probed, since when the lease of its node has not changed.
+    pub fn silent_since(&self, node: &NodeLease, now: Duration) -> Option<Duration> {
+        let word = self.word.as_ref()?;
+        match node.word(now) {
+            _ if word.probed => self.probes.heard_at().or_else(|| self.probes.silent_since()),
+            NodeWord::Still(since) => Some(since),
+            NodeWord::Moving(_) | NodeWord::Unknown => None,
+        }
+    }
+
     /// The next time after `now` at which [`Self::verdict`] may change without a new event. None if it cannot.
     pub fn next_deadline(&self, node: &NodeLease, now: Duration) -> Option<Duration> {
         let word = self.word.as_ref().filter(|word| word.ended.is_none() && !word.container_down)?;

@@ -168,7 +168,8 @@ impl Metrics {
         );
         registry.register_with_unit(
             "failover_duration",
-            "Time from the first evidence against the old active pod to the confirmation of the new term",
+            "Time from the last answer of a silent active pod, otherwise from the first evidence against it or the \
+             decision, to the confirmation of the new term",
             Unit::Seconds,
             self.failover_duration.clone(),
         );

@@ -419,6 +419,25 @@ fn a_pod_that_never_answered_us_is_silent_a_silence_timeout_after_we_began_to_as
 }
 
 #[test]
+fn a_silence_counts_from_the_last_answer_or_from_the_first_probe_of_a_pod_that_never_answered() {
+    let since = |evidence: &PodEvidence| evidence.silent_since(&NodeLease::default(), ms(9_000));
+    let mut evidence = ready();
+    for at in [3_000, 4_000, 5_000, 6_000, 7_000, 8_000] {
+        probe(&mut evidence, at, ProbeOutcome::Unanswered);
+    }
+    assert_eq!((of_holder(&evidence, 9_000), since(&evidence)), (Verdict::Silent, Some(ms(3_000))));
+    let mut evidence = ready();
+    probe(&mut evidence, 1_000, ProbeOutcome::Success);
+    for at in [2_000, 3_000, 4_000, 5_000, 6_000, 7_000, 8_000] {
+        probe(&mut evidence, at, ProbeOutcome::Unanswered);
+    }
+    assert_eq!((of_holder(&evidence, 9_000), since(&evidence)), (Verdict::Silent, Some(ms(1_000))));
+    // An answer that came too late is one.
+    evidence.probe_answered_late(2, ms(2_000));
+    assert_eq!((of_holder(&evidence, 9_000), since(&evidence)), (Verdict::Silent, Some(ms(2_000))));
+}
+
+#[test]
 fn probes_that_may_still_be_answered_are_no_silence() {
     let mut evidence = ready();
     probe(&mut evidence, 1_000, ProbeOutcome::Unanswered);

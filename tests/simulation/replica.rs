@@ -103,6 +103,7 @@ impl Replica {
             },
             agent: None,
             asked_at: None,
+            silent_since: None,
             restarts: 0,
             ended: Vec::new(),
             created: pod.created.cast_signed(),

@@ -91,6 +91,30 @@ fn a_ready_pod_that_this_replica_does_not_hear_may_be_a_candidate_of_another_one
 }
 
 #[test]
+fn the_election_sees_since_when_a_silent_pod_has_not_answered() {
+    let mut case = Case::web();
+    let seen = |case: &mut Case| {
+        let world = case.index.world(&name("web"), Some("a"), case.now).expect("the group");
+        let of_a = world.members.into_iter().find(|member| member.pod.uid == "a").expect("the pod");
+        (of_a.verdict, of_a.silent_since)
+    };
+    case.probe("a", ProbeOutcome::Success);
+    let heard_at = case.now;
+    assert_eq!(seen(&mut case), (Verdict::Eligible, None));
+    for _ in 0..5 {
+        case.now += s(1);
+        case.probe("a", ProbeOutcome::Unanswered);
+    }
+    assert_eq!(seen(&mut case), (Verdict::Silent, Some(heard_at)));
+    // A newer version of the pod changes nothing.
+    case.pod("a", "web", &json!({ "annotations": { "some": "thing" } }));
+    assert_eq!(seen(&mut case), (Verdict::Silent, Some(heard_at)));
+    case.now += s(1);
+    case.probe("a", ProbeOutcome::Success);
+    assert_eq!(seen(&mut case), (Verdict::Eligible, None));
+}
+
+#[test]
 fn a_holder_is_not_heard_from_the_first_lost_probe_on_until_one_is_answered() {
     let mut case = Case::web();
     let mut object = case.object("web", "g1", "web", 0);
