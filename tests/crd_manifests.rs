@@ -270,18 +270,40 @@ async fn a_list_shows_the_columns_that_people_need() {
         .body(Vec::new())
         .expect("it is whole");
     let table: Value = groups.client.request(request).await.unwrap();
-    let names: Vec<&str> = table["columnDefinitions"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter_map(|column| column["name"].as_str())
-        .collect();
-    assert_eq!(names, ["Name", "Active", "Node", "Token", "Eligible", "Status", "Since", "Age"]);
+    let columns = table["columnDefinitions"].as_array().unwrap();
+    let names = |priority: i64| -> Vec<&str> {
+        let shown = columns.iter().filter(|column| column["priority"] == priority);
+        shown.filter_map(|column| column["name"].as_str()).collect()
+    };
+    assert_eq!(names(0), ["Name", "Active", "Node", "Token", "Eligible", "Status", "Since", "Age"]);
+    assert_eq!(names(1), ["Endpoints", "Switchover", "Key"], "with `-o wide`");
     let cells = table["rows"][0]["cells"].as_array().unwrap();
     assert_eq!(
         cells[..7],
         [json!("columns"), Value::Null, Value::Null, json!(0), json!("0/0"), json!("Pending"), Value::Null]
     );
+    assert_eq!(cells[8..], [json!("Selector"), Value::Null, Value::Null]);
+}
+
+/// Otherwise the API server merges the labels that two owners apply, and the group selects by all of them.
+#[tokio::test]
+async fn a_selector_has_one_owner_and_is_replaced_as_a_whole() {
+    let groups = Groups::new("owners").await;
+    let apply = async |owner: &str, labels: Value| {
+        let mut manifest = minimal("owned");
+        manifest["spec"]["selector"] = json!({ "matchLabels": labels });
+        let url = format!("{}/owned?fieldManager={owner}&{STRICT}", groups.url);
+        let request = Request::patch(url).header("Content-Type", "application/apply-patch+yaml");
+        groups.client.request::<Value>(request.body(serde_json::to_vec(&manifest).unwrap()).unwrap()).await
+    };
+    apply("one", json!({ "app": "orders" })).await.unwrap();
+    match apply("two", json!({ "tier": "front" })).await {
+        Err(Error::Api(status)) => {
+            assert_eq!((status.code, status.reason.as_str()), (409, "Conflict"), "{status:?}");
+            assert!(status.message.contains(".spec.selector"), "{status:?}");
+        }
+        other => panic!("two owners set parts of one selector: {other:?}"),
+    }
 }
 
 #[tokio::test]

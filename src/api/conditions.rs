@@ -27,7 +27,7 @@ macro_rules! conditions {
 conditions! {
     /// The spec can be carried out.
     Accepted,
-    /// A pod is labelled active, and the term is confirmed.
+    /// The holder is labelled active, and there is no evidence against it.
     Active,
     /// At least one more pod could take over at once.
     Redundant,

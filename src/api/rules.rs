@@ -140,7 +140,6 @@ pub(super) fn lock(schema: &mut Schema) {
 }
 
 pub(super) fn agent(schema: &mut Schema) {
-    on(schema, "port", Rule::new("self >= 1 && self <= 65535").message("port must be from 1 to 65535"));
     on(schema, "leaseDuration", within("leaseDuration", LEASE_DURATION, "from 2s to 1m"));
     on(schema, "stopTimeout", within("stopTimeout", STOP_TIMEOUT, "from 1s to 1h"));
 }
@@ -180,7 +179,6 @@ pub(super) fn election(schema: &mut Schema) {
 }
 
 pub(super) fn priority(schema: &mut Schema) {
-    on(schema, "weight", Rule::new("self >= 1 && self <= 100").message("weight must be from 1 to 100"));
     add(
         schema,
         Rule::new(
@@ -203,11 +201,6 @@ pub(super) fn health(schema: &mut Schema) {
         Rule::new("self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message(
             "container must be the name of a container: at most 63 of a-z, 0-9 and -, as in the pod's spec.containers",
         ),
-    );
-    on(
-        schema,
-        "failureThreshold",
-        Rule::new("self >= 1 && self <= 10").message("failureThreshold must be from 1 to 10"),
     );
     timings(schema);
 }
@@ -256,8 +249,7 @@ fn timings(schema: &mut Schema) {
     add(
         schema,
         Rule::new(format!(
-            "!({usable}) || self.failureThreshold < 1 || self.failureThreshold > 10 || \
-             self.failureThreshold * duration(self.interval).getMilliseconds() <= \
+            "!({usable}) || self.failureThreshold * duration(self.interval).getMilliseconds() <= \
              duration(self.silenceTimeout).getMilliseconds()"
         ))
         .message(

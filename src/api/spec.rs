@@ -49,7 +49,28 @@ use super::{
         json_path = ".status.active.since",
         description = "How long the pod has been active"
     ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Endpoints",
+        type_ = "string",
+        json_path = ".spec.routing.endpoints",
+        description = "Who writes the EndpointSlices of the Services",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Switchover",
+        type_ = "string",
+        json_path = ".status.switchover.result",
+        description = "The result of the last request for a switchover",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Key",
+        type_ = "string",
+        json_path = ".status.key",
+        description = "The key of the lock",
+        priority = 1
+    )
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = rules::spec)]
@@ -126,6 +147,7 @@ pub struct HealthSpec {
     /// failureThreshold is how many consecutive refused probes make a pod failing. It is also the least number of
     /// unanswered probes before a pod counts as silent. From 1 to 10; multiplied by interval it must not exceed
     /// silenceTimeout. Defaults to 2.
+    #[schemars(range(min = 1, max = 10))]
     pub failure_threshold: u32,
     /// holdConnection is whether the operator holds a TCP connection open to the port that it probes on the active pod.
     /// The kernel closes it when the process ends, so a crash is noticed at once, and not only when the next probes are
@@ -286,6 +308,7 @@ impl Default for ElectionSpec {
 #[schemars(transform = rules::priority)]
 pub struct Priority {
     /// weight is added to the priority of each pod that matches. From 1 to 100.
+    #[schemars(range(min = 1, max = 100))]
     pub weight: u32,
     /// nodeLabels are labels of the pod's node, such as `topology.kubernetes.io/zone: a`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -20,6 +20,7 @@ const MAX_TOKEN: i64 = (1 << 53) - 1;
 pub struct LeaderGroupStatus {
     /// observedGeneration is the generation of the spec that this status is based on; -1 before the operator has seen
     /// the LeaderGroup.
+    #[schemars(range(min = -1))]
     pub observed_generation: i64,
     /// active is the pod that is labelled active, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,7 +45,7 @@ pub struct LeaderGroupStatus {
     pub switchover: Option<SwitchoverStatus>,
     /// history contains the last 10 changes of holder, newest first.
     pub history: Vec<HistoryEntry>,
-    /// conditions are Accepted, Active, Redundant, Routed, `LockStoreReachable`, Ready and Stalled.
+    /// conditions are Accepted, Active, Redundant, Routed, Probed, `LockStoreReachable`, Ready and Stalled.
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 }
@@ -94,8 +95,9 @@ pub struct ActivePod {
     pub pod: String,
     /// uid is the UID of the pod. A later pod of the same name has another UID.
     pub uid: String,
-    /// node is the node that the pod runs on.
-    pub node: String,
+    /// node is the node that the pod runs on, if the operator knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// since is when the pod was labelled active.
     #[schemars(schema_with = "schema::time")]
     pub since: Time,
@@ -214,6 +216,7 @@ pub enum SwitchoverResult {
 #[serde(rename_all = "camelCase")]
 pub struct HistoryEntry {
     /// token is the fencing token of the term that began.
+    #[schemars(range(min = 0, max = MAX_TOKEN))]
     pub token: i64,
     /// from is the name of the pod that was active before.
     #[serde(default, skip_serializing_if = "Option::is_none")]

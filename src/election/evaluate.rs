@@ -265,7 +265,8 @@ impl Group {
     /// Whether the holder may be replaced now: the group is not paused, and the delay is over unless the holder
     /// has ended.
     fn may_replace(&self, ended: bool, now: Duration) -> bool {
-        let lost_since = self.known.row.holder.as_ref().and_then(|holder| self.lost(holder)).map(|lost| lost.since);
+        let lost_since =
+            self.known.row.holder.as_ref().and_then(|holder| self.lost(holder)).map(|lost| lost.since);
         let allowed = lost_since.map(|since| since + self.world.policy.delay);
         !self.world.policy.paused && (ended || allowed.is_some_and(|allowed| now >= allowed))
     }
@@ -287,7 +288,7 @@ impl Group {
         let is_due = match holder {
             None => !self.world.policy.paused,
             Some(holder) if self.known.is_finished() => self.may_replace(self.has_ended(holder), now),
-            // A change that was begun is not stopped by a pause or the lock delay. Only this replica knows that the
+            // A change that was begun is not stopped by a pause or the election delay. Only this replica knows that the
             // term is unused: another one would have to write to a pod that refuses it.
             Some(holder) => {
                 let only_here = self.unused.spare(&holder.uid) && self.refusals.has(&holder.uid);
@@ -319,7 +320,7 @@ impl Group {
             // The watch was stale, or its selector reported a label edit as a deletion. Wait for it to catch up.
             (None, _) => self.back_off(now),
             // Paused or obstructed in the meantime. Or the holder has ended according to the watch but not according
-            // to the read, so the lock delay applies.
+            // to the read, so the election delay applies.
             (Some(_), _) if held && self.has_ended(holder) => self.back_off(now),
             (Some(_), _) if held => self.settle(now),
             (Some(_), Some(successor)) => self.change(successor, reason, now, effects),

@@ -252,8 +252,8 @@ impl PodEvidence {
         if word.probed { self.by_probes(word, now) } else { self.by_lease(word, node, now) }
     }
 
-    /// When a pod with the verdict *silent* last answered a probe. If it never did, since when it has been probed; if it
-    /// cannot be probed, since when the lease of its node has not changed.
+    /// When a pod with the verdict *silent* last answered a probe. If it never did, since when it has been probed. If
+    /// it cannot be probed, since when the lease of its node has not changed.
     pub fn silent_since(&self, node: &NodeLease, now: Duration) -> Option<Duration> {
         let word = self.word.as_ref()?;
         match node.word(now) {

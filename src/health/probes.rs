@@ -35,7 +35,7 @@ pub(super) struct Probes {
     unanswered: Vec<u64>,
 }
 
-/// A period in which probes were sent, or waited for their answers, without a gap of twice the retry interval or more.
+/// A period in which probes were sent, or waited for their answers, without a gap of twice the interval or more.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     from: Duration,
@@ -178,7 +178,7 @@ impl Probes {
     }
 
     /// The period in which the pod counts as silent without further events: it begins after a full silence timeout of
-    /// unanswered probes, and ends when we have not sent any probe for twice the retry interval.
+    /// unanswered probes, and ends when we have not sent any probe for twice the interval.
     fn silence(&self, thresholds: &Thresholds) -> Option<(Duration, Duration)> {
         let until = self.asked_until(thresholds)?;
         (self.unanswered.len() >= needed(thresholds))

@@ -18,7 +18,7 @@ pub struct Thresholds {
 }
 
 impl Thresholds {
-    /// The thresholds of a group, for a pod whose probes may take `timeout` (the retry interval if it has no probe).
+    /// The thresholds of a group, for a pod whose probes may take `timeout` (the interval if it has no probe).
     pub fn of(spec: &LeaderGroupSpec, timeout: Option<Duration>) -> Self {
         Self {
             silence_timeout: spec.health.silence_timeout.0,

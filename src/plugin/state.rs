@@ -99,7 +99,7 @@ fn of_group(group: &LeaderGroup) -> GroupLine {
         group: group.name_any(),
         state,
         active: active.map(|active| active.pod.clone()),
-        node: active.map(|active| active.node.clone()),
+        node: active.and_then(|active| active.node.clone()),
         eligible: status.eligible,
         replicas: status.replicas,
         since: since.filter(|_| is_seen(group)).map(|Time(since)| *since),

@@ -206,7 +206,7 @@ async fn the_finalizer_is_removed_from_a_group_that_is_not_valid() {
     server.take_validation_off().await;
     let wrong = [
         (json!({ "deletionPolicy": "Explode" }), true),
-        (json!({ "health": 7, "lock": { "key": 7 } }), true),
+        (json!({ "health": 7, "election": { "delay": 7 } }), true),
         (json!({ "health": [] }), true),
         (json!({ "routing": 7 }), true),
         // Immutable fields cannot be corrected.

@@ -226,7 +226,8 @@ impl Scenario {
             "the status names {}, labelled active are {uids:?}",
             active.uid
         );
-        Ok(Active { pod: active.pod, uid: active.uid, node: active.node, token: status.token })
+        let node = active.node.context("the status names no node")?;
+        Ok(Active { pod: active.pod, uid: active.uid, node, token: status.token })
     }
 
     /// Waits until the group is Ready, one pod is active and every other pod is labelled standby and eligible.

@@ -249,5 +249,8 @@ fn a_change_takes_as_long_as_the_former_pod_was_silent_and_not_only_since_the_ve
     case.world(delayed);
     assert_eq!(carry_out(&mut case).took, Duration::from_secs(6));
     // Other evidence counts from its first sight.
-    assert_eq!(carry_out(&mut Case::stable(with(Verdict::Failing(Reason::ProbeRefused)))).took, Duration::ZERO);
+    assert_eq!(
+        carry_out(&mut Case::stable(with(Verdict::Failing(Reason::ProbeRefused)))).took,
+        Duration::ZERO
+    );
 }

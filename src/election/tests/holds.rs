@@ -1,4 +1,4 @@
-//! What holds a change up: the lock delay, a pause, and an obstacle.
+//! What holds a change up: the election delay, a pause, and an obstacle.
 
 use super::*;
 

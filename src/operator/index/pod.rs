@@ -49,8 +49,7 @@ impl TrackedPod {
         self.evidence.kubelet(&facts, now);
         let Member { verdict, agent, asked_at, silent_since, .. } = self.member;
         let ended = self.ended(&facts);
-        let member =
-            Member { verdict, agent, asked_at, silent_since, ended, ..member(pod, &facts, record) };
+        let member = Member { verdict, agent, asked_at, silent_since, ended, ..member(pod, &facts, record) };
         // The next world has the new version; nothing is decided because of it.
         self.facts.resource_version.clone_from(&facts.resource_version);
         self.member.version.clone_from(&member.version);

@@ -155,7 +155,7 @@ fn active(view: View<'_>, old: &LeaderGroupStatus) -> Option<ActivePod> {
     Some(ActivePod {
         pod: member.pod.name.clone(),
         uid: member.pod.uid.clone(),
-        node: member.node.clone().unwrap_or_default(),
+        node: member.node.clone(),
         since,
     })
 }

@@ -257,8 +257,8 @@ fn json_patch(sequence: &mut Sequence) -> Call {
             ("add", "/status/token", json!(1)),
             // See `merge_group`.
             ("add", "/status/token", if status { json!("text") } else { json!(4) }),
-            ("add", "/status/ready", json!("1/1")),
-            ("add", "/status/ready", json!(null)),
+            ("add", "/status/eligibleSummary", json!("1/1")),
+            ("add", "/status/eligibleSummary", json!(null)),
             ("add", "/status/active", json!(null)),
             (
                 "add",
