@@ -186,9 +186,13 @@ async fn the_stored_object_shows_every_default() {
         stored["spec"],
         json!({
             "selector": { "matchLabels": { "app": "orders" } },
-            "lock": { "ttl": "5s", "retryInterval": "1s", "lockDelay": "0s" },
-            "health": { "failureThreshold": 2, "holdConnection": "WhenKeptAlive" },
+            "lock": {},
+            "health": {
+                "interval": "1s", "silenceTimeout": "5s", "failureThreshold": 2,
+                "holdConnection": "WhenKeptAlive",
+            },
             "election": {
+                "delay": "0s",
                 "onCordon": "Handover", "onRollout": "Handover", "onDemote": "Keep",
                 "failback": "Never", "failbackDelay": "1m",
             },
@@ -196,7 +200,7 @@ async fn the_stored_object_shows_every_default() {
                 "roleLabel": "leadergroup.dev/role", "activeValue": "active", "standbyValue": "standby",
                 "endpoints": "Selector"
             },
-            "onDelete": "Strip",
+            "deletionPolicy": "RemoveLabels",
             "paused": false
         })
     );
@@ -216,11 +220,16 @@ async fn the_stored_object_shows_every_default() {
 async fn a_null_is_replaced_by_the_default_and_not_stored() {
     let groups = Groups::new("nulls").await;
     let mut manifest = minimal("nulls");
-    manifest["spec"]["lock"] = json!({ "ttl": null, "key": null });
-    manifest["spec"]["health"] = Value::Null;
+    manifest["spec"]["lock"] = json!({ "key": null });
+    manifest["spec"]["health"] = json!({ "interval": null, "probe": null });
+    manifest["spec"]["routing"] = Value::Null;
     let stored = groups.create(&manifest).await.unwrap();
-    assert_eq!(stored["spec"]["lock"], json!({ "ttl": "5s", "retryInterval": "1s", "lockDelay": "0s" }));
-    assert_eq!(stored["spec"]["health"], json!({ "failureThreshold": 2, "holdConnection": "WhenKeptAlive" }));
+    assert_eq!(stored["spec"]["lock"], json!({}));
+    let health = json!({
+        "interval": "1s", "silenceTimeout": "5s", "failureThreshold": 2, "holdConnection": "WhenKeptAlive",
+    });
+    assert_eq!(stored["spec"]["health"], health);
+    assert_eq!(stored["spec"]["routing"]["roleLabel"], "leadergroup.dev/role");
 }
 
 /// For kstatus, an object without a status, or with the condition Ready=True, is settled.
@@ -286,18 +295,40 @@ async fn a_list_shows_the_columns_that_people_need() {
         .body(Vec::new())
         .expect("it is whole");
     let table: Value = groups.client.request(request).await.unwrap();
-    let names: Vec<&str> = table["columnDefinitions"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter_map(|column| column["name"].as_str())
-        .collect();
-    assert_eq!(names, ["Name", "Active", "Node", "Token", "Ready", "Status", "Since", "Age"]);
+    let columns = table["columnDefinitions"].as_array().unwrap();
+    let names = |priority: i64| -> Vec<&str> {
+        let shown = columns.iter().filter(|column| column["priority"] == priority);
+        shown.filter_map(|column| column["name"].as_str()).collect()
+    };
+    assert_eq!(names(0), ["Name", "Active", "Node", "Token", "Eligible", "Status", "Since", "Age"]);
+    assert_eq!(names(1), ["Endpoints", "Switchover", "Key"], "with `-o wide`");
     let cells = table["rows"][0]["cells"].as_array().unwrap();
     assert_eq!(
         cells[..7],
         [json!("columns"), Value::Null, Value::Null, json!(0), json!("0/0"), json!("Pending"), Value::Null]
     );
+    assert_eq!(cells[8..], [json!("Selector"), Value::Null, Value::Null]);
+}
+
+/// Otherwise the API server merges the labels that two owners apply, and the group selects by all of them.
+#[tokio::test]
+async fn a_selector_has_one_owner_and_is_replaced_as_a_whole() {
+    let groups = Groups::new("owners").await;
+    let apply = async |owner: &str, labels: Value| {
+        let mut manifest = minimal("owned");
+        manifest["spec"]["selector"] = json!({ "matchLabels": labels });
+        let url = format!("{}/owned?fieldManager={owner}&{STRICT}", groups.url);
+        let request = Request::patch(url).header("Content-Type", "application/apply-patch+yaml");
+        groups.client.request::<Value>(request.body(serde_json::to_vec(&manifest).unwrap()).unwrap()).await
+    };
+    apply("one", json!({ "app": "orders" })).await.unwrap();
+    match apply("two", json!({ "tier": "front" })).await {
+        Err(Error::Api(status)) => {
+            assert_eq!((status.code, status.reason.as_str()), (409, "Conflict"), "{status:?}");
+            assert!(status.message.contains(".spec.selector"), "{status:?}");
+        }
+        other => panic!("two owners set parts of one selector: {other:?}"),
+    }
 }
 
 #[tokio::test]

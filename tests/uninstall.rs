@@ -58,12 +58,12 @@ impl World {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    async fn group(&self, name: &str, on_delete: &str, finalizers: &[&str]) -> DynamicObject {
+    async fn group(&self, name: &str, deletion_policy: &str, finalizers: &[&str]) -> DynamicObject {
         let group: DynamicObject = object(json!({
             "apiVersion": "leadergroup.dev/v1alpha1",
             "kind": "LeaderGroup",
             "metadata": { "name": name, "finalizers": finalizers },
-            "spec": { "selector": { "matchLabels": { "app": name } }, "onDelete": on_delete }
+            "spec": { "selector": { "matchLabels": { "app": name } }, "deletionPolicy": deletion_policy }
         }));
         self.groups().create(&PostParams::default(), &group).await.unwrap()
     }
@@ -110,11 +110,11 @@ fn object<K: serde::de::DeserializeOwned>(value: Value) -> K {
 }
 
 #[tokio::test]
-async fn each_group_is_settled_according_to_its_on_delete() {
+async fn each_group_is_settled_according_to_its_deletion_policy() {
     let world = World::new().await;
-    let strip = world.group("strip", "Strip", &[FINALIZER, "example.com/other"]).await;
-    let keep = world.group("keep", "Keep", &[FINALIZER]).await;
-    world.group("without", "Strip", &[]).await;
+    let strip = world.group("strip", "RemoveLabels", &[FINALIZER, "example.com/other"]).await;
+    let keep = world.group("keep", "Retain", &[FINALIZER]).await;
+    world.group("without", "RemoveLabels", &[]).await;
     world.pod("strip-1", Some("active"), Some(&strip)).await;
     world.pod("strip-2", Some("standby"), Some(&strip)).await;
     world.pod("keep-1", Some("active"), Some(&keep)).await;
@@ -144,7 +144,7 @@ async fn each_group_is_settled_according_to_its_on_delete() {
 #[tokio::test]
 async fn labels_can_be_kept_for_an_operator_that_comes_back() {
     let world = World::new().await;
-    let group = world.group("strip", "Strip", &[FINALIZER]).await;
+    let group = world.group("strip", "RemoveLabels", &[FINALIZER]).await;
     let before = world.pod("strip-1", Some("active"), Some(&group)).await;
     uninstall(world.client.clone(), &UninstallArgs { keep_labels: true, ..world.args() }).await.unwrap();
     assert!(world.finalizers("strip").await.is_empty());
@@ -155,7 +155,7 @@ async fn labels_can_be_kept_for_an_operator_that_comes_back() {
 #[tokio::test]
 async fn a_deletion_that_waits_for_the_finalizer_goes_through() {
     let world = World::new().await;
-    world.group("leaving", "Strip", &[FINALIZER]).await;
+    world.group("leaving", "RemoveLabels", &[FINALIZER]).await;
     let groups = world.groups();
     assert!(
         groups.delete("leaving", &DeleteParams::default()).await.unwrap().is_left(),
@@ -171,8 +171,8 @@ async fn undecodable_groups_are_released_like_the_others() {
     server.take_validation_off().await;
     let world = World::on(&server).await;
     for name in ["good", "living", "leaving"] {
-        let on_delete = if name == "good" { "Strip" } else { "Explode" };
-        let group = world.group(name, on_delete, &[FINALIZER]).await;
+        let deletion_policy = if name == "good" { "RemoveLabels" } else { "Explode" };
+        let group = world.group(name, deletion_policy, &[FINALIZER]).await;
         world.pod(&format!("{name}-1"), Some("active"), Some(&group)).await;
     }
     let groups = world.groups();
@@ -194,7 +194,7 @@ async fn undecodable_groups_are_released_like_the_others() {
 #[tokio::test]
 async fn nothing_is_touched_before_the_operator_has_stopped() {
     let world = World::new().await;
-    let group = world.group("strip", "Strip", &[FINALIZER]).await;
+    let group = world.group("strip", "RemoveLabels", &[FINALIZER]).await;
     world.pod("strip-1", Some("active"), Some(&group)).await;
     world.pod("operator-1", None, None).await;
     let args = UninstallArgs { timeout: HumanDuration(Duration::from_secs(1)), ..world.args() };
@@ -254,7 +254,7 @@ async fn allow_in(world: &World, on_pods: &[&str]) -> Client {
 #[tokio::test]
 async fn a_namespace_without_rights_does_not_block_the_others() {
     let world = World::new().await;
-    let group = world.group("strip", "Strip", &[FINALIZER]).await;
+    let group = world.group("strip", "RemoveLabels", &[FINALIZER]).await;
     world.pod("strip-1", Some("active"), Some(&group)).await;
     let client = allow_in(&world, &["get", "list", "patch"]).await;
     let gone = format!("{}-gone", world.namespace);
@@ -275,7 +275,7 @@ async fn a_namespace_without_rights_does_not_block_the_others() {
 async fn labels_that_are_out_of_reach_hold_up_only_groups_that_stay() {
     let world = World::new().await;
     for name in ["staying", "leaving"] {
-        let group = world.group(name, "Strip", &[FINALIZER]).await;
+        let group = world.group(name, "RemoveLabels", &[FINALIZER]).await;
         world.pod(&format!("{name}-1"), Some("active"), Some(&group)).await;
     }
     let groups = world.groups();

@@ -178,7 +178,7 @@ fn distribution(times: &Latencies) -> String {
         (times.quantile(share) / 1e3, share * 100.0)
     };
     let lines = Lines {
-        title: "Active pods that fall silent at once: groups with a new active pod (ttl 5 s)",
+        title: "Active pods that fall silent at once: groups with a new active pod (silenceTimeout 5 s)",
         x: "seconds after the last packet",
         y: "% of groups",
         across: Axis::Linear,

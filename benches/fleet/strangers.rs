@@ -22,8 +22,8 @@ use crate::{
 const NAMESPACE: &str = "strangers";
 /// No pod of the fleet has such a number.
 const FIRST: usize = 60_000;
-/// The settings of their groups, one after the other: the longest ttl with the most probes, with some, and with the
-/// longest timeout.
+/// The settings of their groups, one after the other: the longest silenceTimeout with the most probes, with some, and
+/// with the longest timeout.
 const SETTINGS: [(&str, &str, &str); 3] = [("1h", "100ms", "400ms"), ("1h", "1s", "4s"), ("1h", "15m", "1h")];
 
 /// The groups of another tenant.
@@ -54,15 +54,14 @@ impl Strangers {
         stream::iter((0..number).map(create)).buffer_unordered(16).try_collect::<Vec<()>>().await?;
         for group in 0..number / PODS {
             let name = format!("stranger-{group}");
-            let (ttl, retry_interval, timeout) = SETTINGS[group % SETTINGS.len()];
+            let (silence_timeout, interval, timeout) = SETTINGS[group % SETTINGS.len()];
             let object = serde_json::from_value(json!({
                 "apiVersion": "leadergroup.dev/v1alpha1",
                 "kind": "LeaderGroup",
                 "metadata": { "name": name },
                 "spec": {
                     "selector": { "matchLabels": { GROUP_LABEL: name } },
-                    "lock": { "ttl": ttl, "retryInterval": retry_interval },
-                    "health": { "timeout": timeout },
+                    "health": { "silenceTimeout": silence_timeout, "interval": interval, "timeout": timeout },
                 },
             }))?;
             strangers.groups.create(&PostParams::default(), &object).await?;

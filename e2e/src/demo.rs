@@ -162,8 +162,8 @@ fn last_line(planned: [&Measured; 2], failover: &Measured, lost: usize, checked:
     let [first, second] = planned.map(|change| change.failover_ms);
     format!(
         "switchovers: {first} and {second} ms after the request, {labelled} requests lost by selector and {managed} with \
-         managed endpoints · failover: {} ms after power-off (ttl {} ms), {lost} requests lost · {checked}",
-        failover.failover_ms, failover.ttl_ms,
+         managed endpoints · failover: {} ms after power-off (silenceTimeout {} ms), {lost} requests lost · {checked}",
+        failover.failover_ms, failover.silence_timeout_ms,
     )
 }
 
@@ -268,12 +268,12 @@ mod tests {
     fn the_last_line_says_how_long_it_took_and_what_was_lost() {
         let labelled = Measured { failover_ms: 109, lost: Some(103), ..Measured::default() };
         let managed = Measured { failover_ms: 81, lost: Some(0), ..Measured::default() };
-        let failover = Measured { failover_ms: 4551, ttl_ms: 5000, ..Measured::default() };
+        let failover = Measured { failover_ms: 4551, silence_timeout_ms: 5000, ..Measured::default() };
         let checked = Checked { most_active: 1, revisions: 321, ..Checked::default() };
         assert_eq!(
             last_line([&labelled, &managed], &failover, 42, &checked),
             "switchovers: 109 and 81 ms after the request, 103 requests lost by selector and 0 with managed endpoints · \
-             failover: 4551 ms after power-off (ttl 5000 ms), 42 requests lost · 1 active at every revision (321 \
+             failover: 4551 ms after power-off (silenceTimeout 5000 ms), 42 requests lost · 1 active at every revision (321 \
              revisions checked)"
         );
     }

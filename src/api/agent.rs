@@ -20,7 +20,7 @@ const PORT: u16 = 9470;
 #[schemars(transform = rules::agent)]
 pub struct AgentSpec {
     /// port is the port on which the agents answer. Defaults to 9470.
-    #[schemars(with = "i32")]
+    #[schemars(with = "i32", range(min = 1, max = 65535))]
     pub port: u16,
     /// leaseDuration is how long a program may run without a successful read of the LeaderGroup. It is the longest
     /// outage of the API server that a program survives, and how long a failover may have to wait for a pod that is cut

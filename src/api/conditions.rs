@@ -27,7 +27,7 @@ macro_rules! conditions {
 conditions! {
     /// The spec can be carried out.
     Accepted,
-    /// A pod is labelled active, and the term is confirmed.
+    /// The holder is labelled active, and there is no evidence against it.
     Active,
     /// At least one more pod could take over at once.
     Redundant,
@@ -101,7 +101,7 @@ reasons! {
     PodNotReady: Some(Cause::Failure),
     /// The pod refused its probes or the connections to it.
     ProbeRefused: Some(Cause::Failure),
-    /// The pod did not answer for the lock's ttl.
+    /// The pod did not answer for `health.silenceTimeout`.
     Silent: Some(Cause::Failure),
     /// A user requested the change.
     Switchover: Some(Cause::Planned),

@@ -20,7 +20,7 @@ pub struct ParseDurationError(String);
 /// user reads what to write instead of the expression.
 pub(super) const PATTERN: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
 
-/// The maximum of `health.timeout`, in retry intervals.
+/// The maximum of `health.timeout`, in intervals.
 pub(super) const LONGEST_TIMEOUT: u32 = 4;
 
 /// Four numbers of five digits, each with a unit of two characters.

@@ -37,9 +37,9 @@ pub use labels::{
 pub use reading::{Sighting, Unreadable};
 pub use selector::{LabelSelectorOperator, LabelSelectorRequirement, PodSelector};
 pub use spec::{
-    ElectionSpec, Endpoints, Failback, GrpcProbe, HealthSpec, HoldConnection, HttpGetProbe, LeaderGroup,
-    LeaderGroupSpec, LockSpec, OnDelete, OnDemote, PlannedLoss, Priority, ProbePort, ProbeScheme, ProbeSpec,
-    RoutingSpec, TcpSocketProbe,
+    DeletionPolicy, ElectionSpec, Endpoints, Failback, GrpcProbe, HealthSpec, HoldConnection, HttpGetProbe,
+    LeaderGroup, LeaderGroupSpec, LockSpec, OnDemote, PlannedLoss, Priority, ProbePort, ProbeScheme,
+    ProbeSpec, RoutingSpec, TcpSocketProbe,
 };
 pub use status::{
     ActivePod, Declaration, HistoryEntry, LeaderGroupStatus, PodAt, PodRef, SwitchoverResult,

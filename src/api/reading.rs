@@ -15,8 +15,8 @@ use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{
-    Declaration, ElectionSpec, HealthSpec, LabelSelectorOperator, LabelSelectorRequirement, LeaderGroup,
-    LeaderGroupSpec, LeaderGroupStatus, LockSpec, OnDelete, PodSelector, RoutingSpec,
+    Declaration, DeletionPolicy, ElectionSpec, HealthSpec, LabelSelectorOperator, LabelSelectorRequirement,
+    LeaderGroup, LeaderGroupSpec, LeaderGroupStatus, LockSpec, PodSelector, RoutingSpec,
 };
 
 /// A group, or an object that this version of the operator cannot decode as one. Decoding never fails.
@@ -140,7 +140,7 @@ impl Unreadable {
     /// A substitute for the group, to be used only for its deletion: its labels, its lock row and its finalizer.
     ///
     /// `known` is the last spec that could be decoded; the group's pods were labelled according to it. The substitute
-    /// is this spec, with the stored `onDelete` if that can be decoded.
+    /// is this spec, with the stored `deletionPolicy` if that can be decoded.
     ///
     /// Without `known`, the fields that the deletion depends on are the stored ones if they can be decoded, and the
     /// defaults otherwise. The selector then matches no pods, because an incomplete selector would match too many,
@@ -148,7 +148,7 @@ impl Unreadable {
     /// promoted. If the lock's key cannot be decoded, the row has to be found by other means.
     pub fn remains(&self, known: Option<&LeaderGroupSpec>) -> LeaderGroup {
         let mut spec = known.cloned().unwrap_or_else(|| self.without_pods());
-        self.amend("/onDelete", &mut spec.on_delete);
+        self.amend("/deletionPolicy", &mut spec.deletion_policy);
         let mut group = LeaderGroup::new("", spec);
         group.metadata = self.metadata.clone();
         group.status = self.status();
@@ -175,7 +175,7 @@ impl Unreadable {
             routing,
             agent: None,
             hooks: None,
-            on_delete: OnDelete::default(),
+            deletion_policy: DeletionPolicy::default(),
             paused: false,
         }
     }
@@ -297,10 +297,10 @@ mod tests {
     #[test]
     fn the_problem_names_the_invalid_field() {
         for (spec, field) in [
-            (json!({ "selector": selector(), "onDelete": "Explode" }), "spec.onDelete"),
+            (json!({ "selector": selector(), "deletionPolicy": "Explode" }), "spec.deletionPolicy"),
             (
-                json!({ "selector": selector(), "lock": { "ttl": "5 days", "retryInterval": "1s" } }),
-                "spec.lock.ttl",
+                json!({ "selector": selector(), "health": { "silenceTimeout": "5 days", "interval": "1s" } }),
+                "spec.health.silenceTimeout",
             ),
             (json!({ "selector": { "matchLabels": { "app": 5 } } }), "spec.selector.matchLabels.app"),
             (json!({ "selector": selector(), "paused": "maybe" }), "spec.paused"),
@@ -319,47 +319,47 @@ mod tests {
         }
     }
 
-    /// Specs that can be decoded only in part, with the expected key, role label, its values, and `onDelete`.
-    fn broken() -> [(Value, [&'static str; 4], OnDelete); 8] {
+    /// Specs that can be decoded only in part, with the expected key, role label, its values, and `deletionPolicy`.
+    fn broken() -> [(Value, [&'static str; 4], DeletionPolicy); 8] {
         let routing = json!({ "roleLabel": "a.b/role", "activeValue": "on", "standbyValue": "off" });
         let lock = json!({ "key": "k" });
         let defaults = ["leadergroup.dev/role", "active", "standby"];
         let [label, active, standby] = defaults;
         [
             (
-                json!({ "selector": selector(), "paused": 7, "lock": lock, "routing": routing, "onDelete": "Keep" }),
+                json!({ "selector": selector(), "paused": 7, "lock": lock, "routing": routing, "deletionPolicy": "Retain" }),
                 ["k", "a.b/role", "on", "off"],
-                OnDelete::Keep,
+                DeletionPolicy::Retain,
             ),
             (
-                json!({ "selector": { "matchLabels": 1 }, "lock": lock, "onDelete": "Explode" }),
+                json!({ "selector": { "matchLabels": 1 }, "lock": lock, "deletionPolicy": "Explode" }),
                 ["k", label, active, standby],
-                OnDelete::Strip,
+                DeletionPolicy::RemoveLabels,
             ),
             (
-                json!({ "lock": { "key": "k", "ttl": 5 }, "routing": { "roleLabel": "a.b/role", "activeValue": 1 } }),
+                json!({ "lock": { "key": "k", "after": 5 }, "routing": { "roleLabel": "a.b/role", "activeValue": 1 } }),
                 ["k", "a.b/role", active, standby],
-                OnDelete::Strip,
+                DeletionPolicy::RemoveLabels,
             ),
             (
                 json!({ "lock": { "key": [] }, "routing": { "roleLabel": {}, "standbyValue": "off" } }),
                 ["", label, active, "off"],
-                OnDelete::Strip,
+                DeletionPolicy::RemoveLabels,
             ),
             (
-                json!({ "health": [], "lock": "k", "routing": null, "onDelete": null }),
+                json!({ "health": [], "lock": "k", "routing": null, "deletionPolicy": null }),
                 ["", label, active, standby],
-                OnDelete::Strip,
+                DeletionPolicy::RemoveLabels,
             ),
-            (json!({ "onDelete": "Keep" }), ["", label, active, standby], OnDelete::Keep),
-            (json!([]), ["", label, active, standby], OnDelete::Strip),
-            (Value::Null, ["", label, active, standby], OnDelete::Strip),
+            (json!({ "deletionPolicy": "Retain" }), ["", label, active, standby], DeletionPolicy::Retain),
+            (json!([]), ["", label, active, standby], DeletionPolicy::RemoveLabels),
+            (Value::Null, ["", label, active, standby], DeletionPolicy::RemoveLabels),
         ]
     }
 
     #[test]
     fn fields_needed_for_deletion_are_kept_and_no_pod_is_selected() {
-        for (spec, [key, label, active, standby], on_delete) in broken() {
+        for (spec, [key, label, active, standby], deletion_policy) in broken() {
             let remains = unreadable(&spec, &Value::Null).remains(None);
             let routing = RoutingSpec {
                 role_label: label.to_owned(),
@@ -369,7 +369,7 @@ mod tests {
             };
             assert_eq!(remains.spec.routing, routing, "{spec}");
             assert_eq!(remains.spec.lock.key.as_deref().unwrap_or_default(), key, "{spec}");
-            assert_eq!(remains.spec.on_delete, on_delete, "{spec}");
+            assert_eq!(remains.spec.deletion_policy, deletion_policy, "{spec}");
             for labels in [vec![], vec![("app", "web")], vec![("leadergroup.dev/unreadable", "")]] {
                 let labels: BTreeMap<_, _> =
                     labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
@@ -382,35 +382,35 @@ mod tests {
     }
 
     #[test]
-    fn the_last_known_spec_is_used_with_the_stored_on_delete() {
+    fn the_last_known_spec_is_used_with_the_stored_deletion_policy() {
         let known = json!({
             "selector": selector(),
             "lock": { "key": "before" },
             "routing": { "roleLabel": "a.b/before", "activeValue": "before" },
-            "onDelete": "Keep"
+            "deletionPolicy": "Retain"
         });
         let known: LeaderGroupSpec = serde_json::from_value(known).expect("it is good");
-        for nothing in [json!(7), json!({}), json!({ "onDelete": "Explode" })] {
+        for nothing in [json!(7), json!({}), json!({ "deletionPolicy": "Explode" })] {
             assert_eq!(unreadable(&nothing, &Value::Null).remains(Some(&known)).spec, known, "{nothing}");
         }
         let some = json!({
             "selector": { "matchLabels": { "app": "another" } },
             "lock": { "key": 1 },
             "routing": { "roleLabel": "a.b/after" },
-            "onDelete": "Strip"
+            "deletionPolicy": "RemoveLabels"
         });
         let remains = unreadable(&some, &Value::Null).remains(Some(&known)).spec;
-        assert_eq!(remains, LeaderGroupSpec { on_delete: OnDelete::Strip, ..known });
+        assert_eq!(remains, LeaderGroupSpec { deletion_policy: DeletionPolicy::RemoveLabels, ..known });
     }
 
     #[test]
     fn only_the_spec_of_a_group_in_deletion_may_be_replaced() {
         let broken = json!({
             "selector": selector(),
-            "lock": { "key": "k", "ttl": 5 },
+            "lock": { "key": "k", "after": 5 },
             "routing": { "roleLabel": "a.b/role", "activeValue": "on" },
             "health": 7,
-            "onDelete": "Keep"
+            "deletionPolicy": "Retain"
         });
         let defaults = json!({
             "roleLabel": "leadergroup.dev/role", "activeValue": "active", "standbyValue": "standby"
@@ -469,7 +469,7 @@ mod tests {
             assert_eq!((remains.token, remains.declaration.token), (token, token), "{status}");
             assert_eq!(remains.conditions.len(), conditions, "{status}");
         }
-        let whole = json!({ "declaration": { "token": 2, "grant": "g" }, "members": 3, "conditions": [] });
+        let whole = json!({ "declaration": { "token": 2, "grant": "g" }, "replicas": 3, "conditions": [] });
         let bad = stored(&json!({}), &whole);
         assert_eq!((bad.declaration().token, bad.declaration().grant.as_deref()), (2, Some("g")));
         assert!(!bad.is_without_status() && stored(&json!({}), &Value::Null).is_without_status());

@@ -31,46 +31,6 @@ pub(super) fn spec(schema: &mut Schema) {
         )
         .field_path(".selector"),
     );
-    let (lock, most) = ("self.lock.ttl", duration::LONGEST_TIMEOUT);
-    let timings = valid(&[(lock, TTL), ("self.lock.retryInterval", RETRY_INTERVAL)]);
-    add(
-        schema,
-        Rule::new(format!(
-            "!({timings}) || !has(self.health.timeout) || !({}) || duration(self.health.timeout) <= duration({lock})",
-            valid(&[("self.health.timeout", TIMEOUT)])
-        ))
-        .message("health.timeout must be at most lock.ttl: write a shorter timeout or a longer ttl")
-        .field_path(".health.timeout"),
-    );
-    add(
-        schema,
-        Rule::new(format!(
-            "!({timings}) || !has(self.health.timeout) || !({}) || duration(self.health.timeout).getMilliseconds() <= \
-             {most} * duration(self.lock.retryInterval).getMilliseconds()",
-            valid(&[("self.health.timeout", TIMEOUT)])
-        ))
-        .message(
-            format!(
-                "health.timeout must be at most {most} times lock.retryInterval: a pod that hangs would otherwise have \
-                 too many outstanding probes"
-            )
-            .as_str(),
-        )
-        .field_path(".health.timeout"),
-    );
-    add(
-        schema,
-        Rule::new(format!(
-            "!({timings}) || self.health.failureThreshold < 1 || self.health.failureThreshold > 10 || \
-             self.health.failureThreshold * duration(self.lock.retryInterval).getMilliseconds() <= \
-             duration({lock}).getMilliseconds()"
-        ))
-        .message(
-            "health.failureThreshold times lock.retryInterval must be at most lock.ttl: write a smaller failureThreshold, \
-             a shorter retryInterval or a longer ttl",
-        )
-        .field_path(".health.failureThreshold"),
-    );
     probe_beside_agent(schema);
     hooks_beside_agent(schema);
 }
@@ -142,31 +102,15 @@ pub(super) fn requirement(schema: &mut Schema) {
 
 /// The least and the greatest value of a duration, as text.
 type Range = (&'static str, &'static str);
-const TTL: Range = ("1s", "1h");
-const RETRY_INTERVAL: Range = ("100ms", "1h");
-const LOCK_DELAY: Range = ("0s", "1h");
+const SILENCE_TIMEOUT: Range = ("1s", "1h");
+const INTERVAL: Range = ("100ms", "1h");
+const DELAY: Range = ("0s", "1h");
 const TIMEOUT: Range = ("1ms", "1h");
 const LEASE_DURATION: Range = ("2s", "1m");
 const STOP_TIMEOUT: Range = ("1s", "1h");
 const HOOK_TIMEOUT: Range = ("100ms", "30s");
 
 pub(super) fn lock(schema: &mut Schema) {
-    on(schema, "ttl", within("ttl", TTL, "from 1s to 1h"));
-    on(schema, "retryInterval", within("retryInterval", RETRY_INTERVAL, "from 100ms to a third of ttl"));
-    on(schema, "lockDelay", within("lockDelay", LOCK_DELAY, "from 0s to 1h"));
-    add(
-        schema,
-        Rule::new(format!(
-            "!({}) || duration(self.retryInterval) + duration(self.retryInterval) + duration(self.retryInterval) <= \
-             duration(self.ttl)",
-            valid(&[("self.ttl", TTL), ("self.retryInterval", RETRY_INTERVAL)])
-        ))
-        .message(
-            "retryInterval must be at most a third of ttl, so that one lost probe does not look like a dead pod: write a \
-             shorter retryInterval or a longer ttl",
-        )
-        .field_path(".retryInterval"),
-    );
     on(
         schema,
         "key",
@@ -196,7 +140,6 @@ pub(super) fn lock(schema: &mut Schema) {
 }
 
 pub(super) fn agent(schema: &mut Schema) {
-    on(schema, "port", Rule::new("self >= 1 && self <= 65535").message("port must be from 1 to 65535"));
     on(schema, "leaseDuration", within("leaseDuration", LEASE_DURATION, "from 2s to 1m"));
     on(schema, "stopTimeout", within("stopTimeout", STOP_TIMEOUT, "from 1s to 1h"));
 }
@@ -222,7 +165,8 @@ pub(super) fn hook(schema: &mut Schema) {
 
 pub(super) fn election(schema: &mut Schema) {
     schema::conform(schema);
-    on(schema, "failbackDelay", within("failbackDelay", LOCK_DELAY, "from 0s to 1h"));
+    on(schema, "delay", within("delay", DELAY, "from 0s to 1h"));
+    on(schema, "failbackDelay", within("failbackDelay", DELAY, "from 0s to 1h"));
     add(
         schema,
         Rule::new("self.failback != 'WhenReady' || (has(self.priorities) && size(self.priorities) > 0)")
@@ -235,7 +179,6 @@ pub(super) fn election(schema: &mut Schema) {
 }
 
 pub(super) fn priority(schema: &mut Schema) {
-    on(schema, "weight", Rule::new("self >= 1 && self <= 100").message("weight must be from 1 to 100"));
     add(
         schema,
         Rule::new(
@@ -249,7 +192,9 @@ pub(super) fn priority(schema: &mut Schema) {
 }
 
 pub(super) fn health(schema: &mut Schema) {
-    on(schema, "timeout", within("timeout", TIMEOUT, "from 1ms to lock.ttl"));
+    on(schema, "interval", within("interval", INTERVAL, "from 100ms to a third of silenceTimeout"));
+    on(schema, "silenceTimeout", within("silenceTimeout", SILENCE_TIMEOUT, "from 1s to 1h"));
+    on(schema, "timeout", within("timeout", TIMEOUT, "from 1ms to silenceTimeout"));
     on(
         schema,
         "container",
@@ -257,10 +202,61 @@ pub(super) fn health(schema: &mut Schema) {
             "container must be the name of a container: at most 63 of a-z, 0-9 and -, as in the pod's spec.containers",
         ),
     );
-    on(
+    timings(schema);
+}
+
+/// How the times of `health` limit one another.
+fn timings(schema: &mut Schema) {
+    let most = duration::LONGEST_TIMEOUT;
+    let usable = valid(&[("self.silenceTimeout", SILENCE_TIMEOUT), ("self.interval", INTERVAL)]);
+    let of_probe = valid(&[("self.timeout", TIMEOUT)]);
+    add(
         schema,
-        "failureThreshold",
-        Rule::new("self >= 1 && self <= 10").message("failureThreshold must be from 1 to 10"),
+        Rule::new(format!(
+            "!({usable}) || duration(self.interval) + duration(self.interval) + duration(self.interval) <= \
+             duration(self.silenceTimeout)"
+        ))
+        .message(
+            "interval must be at most a third of silenceTimeout, so that one lost probe does not look like a dead pod: \
+             write a shorter interval or a longer silenceTimeout",
+        )
+        .field_path(".interval"),
+    );
+    add(
+        schema,
+        Rule::new(format!(
+            "!({usable}) || !has(self.timeout) || !({of_probe}) || duration(self.timeout) <= \
+             duration(self.silenceTimeout)"
+        ))
+        .message("timeout must be at most silenceTimeout: write a shorter timeout or a longer silenceTimeout")
+        .field_path(".timeout"),
+    );
+    add(
+        schema,
+        Rule::new(format!(
+            "!({usable}) || !has(self.timeout) || !({of_probe}) || duration(self.timeout).getMilliseconds() <= \
+             {most} * duration(self.interval).getMilliseconds()"
+        ))
+        .message(
+            format!(
+                "timeout must be at most {most} times interval: a pod that hangs would otherwise have too many \
+                 outstanding probes"
+            )
+            .as_str(),
+        )
+        .field_path(".timeout"),
+    );
+    add(
+        schema,
+        Rule::new(format!(
+            "!({usable}) || self.failureThreshold * duration(self.interval).getMilliseconds() <= \
+             duration(self.silenceTimeout).getMilliseconds()"
+        ))
+        .message(
+            "failureThreshold times interval must be at most silenceTimeout: write a smaller failureThreshold, a shorter \
+             interval or a longer silenceTimeout",
+        )
+        .field_path(".failureThreshold"),
     );
 }
 

@@ -10,7 +10,7 @@ use super::rules;
 /// A label selector, as in a Deployment. It must not be empty.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[schemars(transform = rules::selector)]
+#[schemars(transform = rules::selector, extend("x-kubernetes-map-type" = "atomic"))]
 pub struct PodSelector {
     /// Labels that a pod must carry with just these values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -18,7 +18,7 @@ pub struct PodSelector {
     pub match_labels: BTreeMap<String, String>,
     /// Further requirements on the pods' labels; all must hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("maxItems" = 32))]
+    #[schemars(extend("maxItems" = 32, "x-kubernetes-list-type" = "atomic"))]
     pub match_expressions: Vec<LabelSelectorRequirement>,
 }
 
@@ -33,7 +33,7 @@ pub struct LabelSelectorRequirement {
     pub operator: LabelSelectorOperator,
     /// The values to compare with: at least one for `In` and `NotIn`, none for `Exists` and `DoesNotExist`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("maxItems" = 64, "items" = { "type": "string", "maxLength": 63 }))]
+    #[schemars(extend("maxItems" = 64, "items" = { "type": "string", "maxLength": 63 }, "x-kubernetes-list-type" = "atomic"))]
     pub values: Vec<String>,
 }
 

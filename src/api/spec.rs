@@ -32,9 +32,9 @@ use super::{
     printcolumn(name = "Node", type_ = "string", json_path = ".status.active.node", description = "The node of the active pod"),
     printcolumn(name = "Token", type_ = "integer", json_path = ".status.token", description = "The fencing token"),
     printcolumn(
-        name = "Ready",
+        name = "Eligible",
         type_ = "string",
-        json_path = ".status.ready",
+        json_path = ".status.eligibleSummary",
         description = "The number of pods that could be active, and of all pods of the group"
     ),
     printcolumn(
@@ -49,7 +49,28 @@ use super::{
         json_path = ".status.active.since",
         description = "How long the pod has been active"
     ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Endpoints",
+        type_ = "string",
+        json_path = ".spec.routing.endpoints",
+        description = "Who writes the EndpointSlices of the Services",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Switchover",
+        type_ = "string",
+        json_path = ".status.switchover.result",
+        description = "The result of the last request for a switchover",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Key",
+        type_ = "string",
+        json_path = ".status.key",
+        description = "The key of the lock",
+        priority = 1
+    )
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = rules::spec)]
@@ -57,13 +78,13 @@ pub struct LeaderGroupSpec {
     /// selector is a label query over the pods in the namespace of the LeaderGroup. It must not be empty and must not
     /// contain the role label. Immutable.
     pub selector: PodSelector,
-    /// lock configures the group's lock.
+    /// lock configures the group's lock in the database.
     #[serde(default)]
     pub lock: LockSpec,
     /// health configures how the operator judges the health of the pods.
     #[serde(default)]
     pub health: HealthSpec,
-    /// election configures when a pod that works hands its role over.
+    /// election configures when the role changes, and which pod gets it.
     #[serde(default)]
     pub election: ElectionSpec,
     /// routing configures the labels that mark the active pod and the standbys.
@@ -78,11 +99,11 @@ pub struct LeaderGroupSpec {
     /// with `agent`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hooks: Option<HooksSpec>,
-    /// onDelete is what happens to the role labels when the LeaderGroup is deleted. Strip removes them, so that a
-    /// Service that selects them has no endpoints. Keep leaves them as they are: the active pod keeps serving, but
-    /// without failover. Defaults to Strip.
+    /// deletionPolicy is what happens to the role labels when the LeaderGroup is deleted. RemoveLabels removes them, so
+    /// that a Service that selects them has no endpoints. Retain leaves them as they are: the active pod keeps serving,
+    /// but without failover. Defaults to RemoveLabels.
     #[serde(default)]
-    pub on_delete: OnDelete,
+    pub deletion_policy: DeletionPolicy,
     /// paused suspends elections: the active pod is not replaced, whatever happens to it. A change of holder that has
     /// begun is finished first. Defaults to false.
     #[serde(default)]
@@ -90,18 +111,10 @@ pub struct LeaderGroupSpec {
 }
 
 /// Configuration of the group's lock.
-#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(transform = rules::lock)]
 pub struct LockSpec {
-    /// ttl is how long the active pod may be silent before another pod takes over. This is how long a failover takes
-    /// when the pod hangs or its node is lost. From 1s to 1h, written like 5s or 1m30s. Defaults to 5s.
-    pub ttl: HumanDuration,
-    /// retryInterval is how often each pod is probed. From 100ms to a third of ttl. Defaults to 1s.
-    pub retry_interval: HumanDuration,
-    /// lockDelay is how long to wait before the next pod is promoted when the holder did not end cleanly (silent or
-    /// failing). It is for workloads that need time to notice that they lost the role. From 0s to 1h. Defaults to 0s.
-    pub lock_delay: HumanDuration,
     /// key is the key of the group's row in the lock table: 1 to 255 printable ASCII characters. Immutable. Defaults
     /// to `<kube-system UID>/<namespace>/<name>`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,22 +122,16 @@ pub struct LockSpec {
     pub key: Option<String>,
 }
 
-impl Default for LockSpec {
-    fn default() -> Self {
-        Self {
-            ttl: HumanDuration::from_secs(5),
-            retry_interval: HumanDuration::from_secs(1),
-            lock_delay: HumanDuration(Duration::ZERO),
-            key: None,
-        }
-    }
-}
-
 /// Configuration of how the operator judges the health of the pods.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(transform = rules::health)]
 pub struct HealthSpec {
+    /// interval is how often each pod is probed. From 100ms to a third of silenceTimeout. Defaults to 1s.
+    pub interval: HumanDuration,
+    /// silenceTimeout is how long the active pod may be silent before another pod takes over. This is how long a
+    /// failover takes when the pod hangs or its node is lost. From 1s to 1h, written like 5s or 1m30s. Defaults to 5s.
+    pub silence_timeout: HumanDuration,
     /// container is the container whose readinessProbe the operator runs. Defaults to the pod's annotation
     /// `kubectl.kubernetes.io/default-container`, or to the first container that has a readinessProbe.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -133,13 +140,14 @@ pub struct HealthSpec {
     /// probe replaces the pod's own readinessProbe.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeSpec>,
-    /// timeout is how long one probe may take: at most `lock.ttl`, and at most four times `lock.retryInterval`.
-    /// Defaults to the timeout of the readinessProbe, but at most `lock.retryInterval`.
+    /// timeout is how long one probe may take: at most silenceTimeout, and at most four times interval. Defaults to the
+    /// timeout of the readinessProbe, but at most interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<HumanDuration>,
     /// failureThreshold is how many consecutive refused probes make a pod failing. It is also the least number of
-    /// unanswered probes before a pod counts as silent. From 1 to 10; multiplied by `lock.retryInterval` it must not
-    /// exceed `lock.ttl`. Defaults to 2.
+    /// unanswered probes before a pod counts as silent. From 1 to 10; multiplied by interval it must not exceed
+    /// silenceTimeout. Defaults to 2.
+    #[schemars(range(min = 1, max = 10))]
     pub failure_threshold: u32,
     /// holdConnection is whether the operator holds a TCP connection open to the port that it probes on the active pod.
     /// The kernel closes it when the process ends, so a crash is noticed at once, and not only when the next probes are
@@ -152,6 +160,8 @@ pub struct HealthSpec {
 impl Default for HealthSpec {
     fn default() -> Self {
         Self {
+            interval: HumanDuration::from_secs(1),
+            silence_timeout: HumanDuration::from_secs(5),
             container: None,
             probe: None,
             timeout: None,
@@ -242,11 +252,14 @@ pub enum ProbeScheme {
     Https,
 }
 
-/// Configuration of when a pod that works hands its role over.
+/// Configuration of when the role changes, and which pod gets it.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(transform = rules::election)]
 pub struct ElectionSpec {
+    /// delay is how long to wait before the next pod is promoted when the active one did not end cleanly (silent or
+    /// failing). It is for workloads that need time to notice that they lost the role. From 0s to 1h. Defaults to 0s.
+    pub delay: HumanDuration,
     /// onCordon is what happens when the active pod's node is cordoned, for example by `kubectl drain`, or when an
     /// autoscaler is about to remove it. Handover makes an eligible pod on another node active while the present one
     /// still works. Ignore waits until the pod is deleted. Defaults to Handover.
@@ -277,6 +290,7 @@ pub struct ElectionSpec {
 impl Default for ElectionSpec {
     fn default() -> Self {
         Self {
+            delay: HumanDuration(Duration::ZERO),
             on_cordon: PlannedLoss::default(),
             on_rollout: PlannedLoss::default(),
             on_demote: OnDemote::default(),
@@ -294,6 +308,7 @@ impl Default for ElectionSpec {
 #[schemars(transform = rules::priority)]
 pub struct Priority {
     /// weight is added to the priority of each pod that matches. From 1 to 100.
+    #[schemars(range(min = 1, max = 100))]
     pub weight: u32,
     /// nodeLabels are labels of the pod's node, such as `topology.kubernetes.io/zone: a`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -383,10 +398,10 @@ impl Default for RoutingSpec {
 
 /// What happens to the role labels when the group is deleted.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
-pub enum OnDelete {
+pub enum DeletionPolicy {
     /// The role labels are removed, so that a Service that selects them has no endpoints.
     #[default]
-    Strip,
+    RemoveLabels,
     /// The role labels stay as they are: the active pod keeps serving, but without failover.
-    Keep,
+    Retain,
 }

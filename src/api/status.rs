@@ -20,6 +20,7 @@ const MAX_TOKEN: i64 = (1 << 53) - 1;
 pub struct LeaderGroupStatus {
     /// observedGeneration is the generation of the spec that this status is based on; -1 before the operator has seen
     /// the LeaderGroup.
+    #[schemars(range(min = -1))]
     pub observed_generation: i64,
     /// active is the pod that is labelled active, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,16 +36,16 @@ pub struct LeaderGroupStatus {
     pub declaration: Declaration,
     /// eligible is the number of pods that could be active now.
     pub eligible: u32,
-    /// members is the number of pods that the selector matches.
-    pub members: u32,
-    /// ready is `eligible/members`, for display.
-    pub ready: String,
+    /// replicas is the number of pods that the selector matches.
+    pub replicas: u32,
+    /// eligibleSummary is `eligible/replicas`, such as 2/3, for display.
+    pub eligible_summary: String,
     /// switchover is the result of the last request for a switchover.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switchover: Option<SwitchoverStatus>,
     /// history contains the last 10 changes of holder, newest first.
     pub history: Vec<HistoryEntry>,
-    /// conditions are Accepted, Active, Redundant, Routed, `LockStoreReachable`, Ready and Stalled.
+    /// conditions are Accepted, Active, Redundant, Routed, Probed, `LockStoreReachable`, Ready and Stalled.
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 }
@@ -60,8 +61,8 @@ impl Default for LeaderGroupStatus {
             key: None,
             declaration: Declaration::default(),
             eligible: 0,
-            members: 0,
-            ready: "0/0".to_owned(),
+            replicas: 0,
+            eligible_summary: "0/0".to_owned(),
             switchover: None,
             history: Vec::new(),
             conditions: vec![Condition {
@@ -94,8 +95,9 @@ pub struct ActivePod {
     pub pod: String,
     /// uid is the UID of the pod. A later pod of the same name has another UID.
     pub uid: String,
-    /// node is the node that the pod runs on.
-    pub node: String,
+    /// node is the node that the pod runs on, if the operator knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// since is when the pod was labelled active.
     #[schemars(schema_with = "schema::time")]
     pub since: Time,
@@ -214,6 +216,7 @@ pub enum SwitchoverResult {
 #[serde(rename_all = "camelCase")]
 pub struct HistoryEntry {
     /// token is the fencing token of the term that began.
+    #[schemars(range(min = 0, max = MAX_TOKEN))]
     pub token: i64,
     /// from is the name of the pod that was active before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -223,9 +226,10 @@ pub struct HistoryEntry {
     pub to: Option<String>,
     /// reason is the reason for the change, as one CamelCase word.
     pub reason: String,
-    /// at is when the new pod was labelled active.
+    /// time is when the new pod was labelled active.
     #[schemars(schema_with = "schema::time")]
-    pub at: Time,
-    /// duration is the time from the decision to the new pod's label.
+    pub time: Time,
+    /// duration is how long the change took: from the last answer of the old pod if it was silent, otherwise from the
+    /// first evidence against it (or from the decision, if it works), to the confirmation of the new term.
     pub duration: HumanDuration,
 }

@@ -12,7 +12,10 @@ use super::{
     hooks::{HookSpec, HooksSpec, LONGEST_HOOK},
     labels::{ACTIVE_VALUE, NO_ROLE, STANDBY_VALUE},
     selector::PodSelector,
-    spec::{ElectionSpec, Failback, LeaderGroupSpec, LockSpec, Priority, ProbePort, ProbeSpec, RoutingSpec},
+    spec::{
+        ElectionSpec, Failback, HealthSpec, LeaderGroupSpec, LockSpec, Priority, ProbePort, ProbeSpec,
+        RoutingSpec,
+    },
     syntax::{CONTROLLERS_LABELS, is_dns_label, is_label_key, is_label_name},
 };
 
@@ -50,9 +53,9 @@ pub enum InvalidSpec {
     /// The port is not from 1 to 65535.
     #[error("spec.agent.port must be from 1 to 65535: write another port, such as 9470")]
     AgentPort,
-    /// Counting the refusals could take longer than `ttl`, and silence would be detected first.
+    /// Counting the refusals could take longer than `silenceTimeout`, and silence would be detected first.
     #[error(
-        "spec.health.failureThreshold must be from 1 to 10, and times lock.retryInterval at most lock.ttl: write a smaller one"
+        "spec.health.failureThreshold must be from 1 to 10, and times interval at most silenceTimeout: write a smaller one"
     )]
     FailureThreshold,
     /// A priority that matches every pod, or whose weight is out of range, or too many of them.
@@ -146,17 +149,7 @@ impl LeaderGroupSpec {
             return Err(InvalidSpec::HooksBesideAgent);
         }
         self.hooks.as_ref().map_or(Ok(()), HooksSpec::validate)?;
-        if self.health.timeout.is_some_and(|timeout| timeout.0.is_zero() || timeout.0 > self.lock.ttl.0) {
-            return Err(InvalidSpec::OutOfRange { field: "health.timeout", range: "from 1ms to lock.ttl" });
-        }
-        let threshold = self.health.failure_threshold;
-        if !(1..=10).contains(&threshold) || self.lock.retry_interval.0 * threshold > self.lock.ttl.0 {
-            return Err(InvalidSpec::FailureThreshold);
-        }
-        if self.health.container.as_ref().is_some_and(|name| name.len() > 63 || !is_dns_label(name)) {
-            return Err(InvalidSpec::Container);
-        }
-        self.health.probe.as_ref().map_or(Ok(()), ProbeSpec::validate)
+        self.health.validate()
     }
 
     /// What is carried out in another way than it is written. A group that was stored under older rules may ask for
@@ -165,20 +158,47 @@ impl LeaderGroupSpec {
         let is_long = self.health.timeout.is_some_and(|timeout| timeout.0 > self.longest_timeout());
         is_long.then(|| {
             format!(
-                "spec.health.timeout is longer than {LONGEST_TIMEOUT} times lock.retryInterval, and probes end after that \
-                 time: write a shorter timeout, or a longer retryInterval"
+                "spec.health.timeout is longer than {LONGEST_TIMEOUT} times health.interval, and probes end after that \
+                 time: write a shorter timeout, or a longer interval"
             )
         })
     }
 
     /// The longest timeout that a probe may have: as long as the pod may be silent, and not many times the interval.
     pub fn longest_timeout(&self) -> Duration {
-        self.lock.ttl.0.min(self.lock.retry_interval.0.saturating_mul(LONGEST_TIMEOUT))
+        self.health.silence_timeout.0.min(self.health.interval.0.saturating_mul(LONGEST_TIMEOUT))
+    }
+}
+
+impl HealthSpec {
+    fn validate(&self) -> Result<(), InvalidSpec> {
+        let out_of_range = |field, range| Err(InvalidSpec::OutOfRange { field, range });
+        let (silence_timeout, interval) = (self.silence_timeout.0, self.interval.0);
+        if silence_timeout < Duration::from_secs(1) || silence_timeout > LONGEST {
+            return out_of_range("health.silenceTimeout", "from 1s to 1h");
+        }
+        if interval < Duration::from_millis(100) || interval * 3 > silence_timeout {
+            return out_of_range("health.interval", "from 100ms to a third of silenceTimeout");
+        }
+        if self.timeout.is_some_and(|timeout| timeout.0.is_zero() || timeout.0 > silence_timeout) {
+            return out_of_range("health.timeout", "from 1ms to silenceTimeout");
+        }
+        let threshold = self.failure_threshold;
+        if !(1..=10).contains(&threshold) || interval * threshold > silence_timeout {
+            return Err(InvalidSpec::FailureThreshold);
+        }
+        if self.container.as_ref().is_some_and(|name| name.len() > 63 || !is_dns_label(name)) {
+            return Err(InvalidSpec::Container);
+        }
+        self.probe.as_ref().map_or(Ok(()), ProbeSpec::validate)
     }
 }
 
 impl ElectionSpec {
     fn validate(&self) -> Result<(), InvalidSpec> {
+        if self.delay.0 > LONGEST {
+            return Err(InvalidSpec::OutOfRange { field: "election.delay", range: "from 0s to 1h" });
+        }
         if self.failback_delay.0 > LONGEST {
             return Err(InvalidSpec::OutOfRange { field: "election.failbackDelay", range: "from 0s to 1h" });
         }
@@ -274,17 +294,6 @@ impl RoutingSpec {
 
 impl LockSpec {
     fn validate(&self) -> Result<(), InvalidSpec> {
-        let out_of_range = |field, range| Err(InvalidSpec::OutOfRange { field, range });
-        let (ttl, retry_interval) = (self.ttl.0, self.retry_interval.0);
-        if ttl < Duration::from_secs(1) || ttl > LONGEST {
-            return out_of_range("lock.ttl", "from 1s to 1h");
-        }
-        if retry_interval < Duration::from_millis(100) || retry_interval * 3 > ttl {
-            return out_of_range("lock.retryInterval", "from 100ms to a third of ttl");
-        }
-        if self.lock_delay.0 > LONGEST {
-            return out_of_range("lock.lockDelay", "from 0s to 1h");
-        }
         let usable = |key: &String| {
             (1..=255).contains(&key.len())
                 && key.bytes().all(|byte| matches!(byte, b' '..=b'~'))

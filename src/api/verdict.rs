@@ -11,11 +11,12 @@ pub enum Verdict {
     Contested,
     /// There is neither fresh evidence that it works nor evidence against it.
     Unknown,
-    /// It did not answer this replica for the ttl, but it answers another one, which is to own the group.
+    /// It did not answer this replica for `health.silenceTimeout`, but it answers another one, which is to own the
+    /// group.
     HeardElsewhere,
     /// There is evidence that it does not work.
     Failing(Reason),
-    /// It did not answer for the lock's ttl, although it was probed all the time.
+    /// It did not answer for `health.silenceTimeout`, although it was probed all the time.
     Silent,
     /// It has ended, or is about to end: deleted, finished, or being evicted.
     Ended(Reason),

@@ -36,8 +36,8 @@ pub struct UninstallArgs {
     /// Time limit for the whole command
     #[arg(long, value_name = "TIME", default_value = "60s")]
     pub timeout: HumanDuration,
-    /// Keep the role labels, so that the active pods keep serving, whatever the groups' onDelete says. Use this if
-    /// the operator will be installed again for the same groups
+    /// Keep the role labels, so that the active pods keep serving, whatever the groups' deletionPolicy says. Use this
+    /// if the operator will be installed again for the same groups
     #[arg(long)]
     pub keep_labels: bool,
 }
@@ -208,7 +208,7 @@ async fn release_one(
 ) -> Result<(), RoutingError> {
     if !keep_labels {
         // The router finds the pods with the group's stamp; no other pods are ours.
-        let cleared = router.clear(reference, group.spec.on_delete, &[]).await;
+        let cleared = router.clear(reference, group.spec.deletion_policy, &[]).await;
         // When a namespace is deleted, the rights to its pods may be gone before its groups. The labels do not matter
         // then.
         let leaves = group.metadata.deletion_timestamp.is_some();

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     event::{Effect, Finished},
     group::Group,
+    pacing::Lost,
     phase::{Attempt, Change, Phase, Removal, Retirement},
     step::Effects,
     world::World,
@@ -163,15 +164,18 @@ impl Group {
     }
 
     fn replace(&mut self, holder: &PodRef, reason: Reason, now: Duration, effects: &mut Effects) -> Phase {
-        let since = self.lost_since(holder).unwrap_or(now);
-        self.delays.lost = Some((holder.uid.clone(), since));
+        let (since, down) = match self.lost(holder) {
+            Some(lost) => (lost.since, lost.down),
+            None => (now, self.silent_since(holder).unwrap_or(now)),
+        };
+        self.delays.lost = Some(Lost { uid: holder.uid.clone(), since, down });
         if self.world.policy.paused {
             return Phase::Stable;
         }
         let successor = self.successor(Some(holder));
         let ended = self.has_ended(holder);
         if !ended {
-            let allowed = since + self.world.policy.lock_delay;
+            let allowed = since + self.world.policy.delay;
             if successor.is_none() {
                 self.stamp_standbys(&holder.uid, now, effects);
                 return Phase::Stable;
@@ -243,20 +247,27 @@ impl Group {
             }
             former => (former, reason),
         };
-        let began = from.as_ref().and_then(|from| self.lost_since(from)).unwrap_or(now);
+        let down = |from| self.lost(from).map(|lost| lost.down).or_else(|| self.silent_since(from));
+        let began = from.as_ref().and_then(down).unwrap_or(now);
         self.begin(Change { holder, reason, from, began }, effects)
     }
 
-    /// Since when there has been evidence against this holder.
-    fn lost_since(&self, holder: &PodRef) -> Option<Duration> {
-        self.delays.lost.as_ref().filter(|(uid, _)| *uid == holder.uid).map(|(_, since)| *since)
+    /// The evidence against this holder, if there is any.
+    fn lost(&self, holder: &PodRef) -> Option<&Lost> {
+        self.delays.lost.as_ref().filter(|lost| lost.uid == holder.uid)
     }
 
-    /// Whether the holder may be replaced now: the group is not paused, and the lock delay is over unless the holder
+    /// When this pod last answered, if it is silent.
+    fn silent_since(&self, pod: &PodRef) -> Option<Duration> {
+        self.member(&pod.uid).and_then(|member| member.silent_since)
+    }
+
+    /// Whether the holder may be replaced now: the group is not paused, and the delay is over unless the holder
     /// has ended.
     fn may_replace(&self, ended: bool, now: Duration) -> bool {
-        let lost_since = self.known.row.holder.as_ref().and_then(|holder| self.lost_since(holder));
-        let allowed = lost_since.map(|since| since + self.world.policy.lock_delay);
+        let lost_since =
+            self.known.row.holder.as_ref().and_then(|holder| self.lost(holder)).map(|lost| lost.since);
+        let allowed = lost_since.map(|since| since + self.world.policy.delay);
         !self.world.policy.paused && (ended || allowed.is_some_and(|allowed| now >= allowed))
     }
 
@@ -277,7 +288,7 @@ impl Group {
         let is_due = match holder {
             None => !self.world.policy.paused,
             Some(holder) if self.known.is_finished() => self.may_replace(self.has_ended(holder), now),
-            // A change that was begun is not stopped by a pause or the lock delay. Only this replica knows that the
+            // A change that was begun is not stopped by a pause or the election delay. Only this replica knows that the
             // term is unused: another one would have to write to a pod that refuses it.
             Some(holder) => {
                 let only_here = self.unused.spare(&holder.uid) && self.refusals.has(&holder.uid);
@@ -309,7 +320,7 @@ impl Group {
             // The watch was stale, or its selector reported a label edit as a deletion. Wait for it to catch up.
             (None, _) => self.back_off(now),
             // Paused or obstructed in the meantime. Or the holder has ended according to the watch but not according
-            // to the read, so the lock delay applies.
+            // to the read, so the election delay applies.
             (Some(_), _) if held && self.has_ended(holder) => self.back_off(now),
             (Some(_), _) if held => self.settle(now),
             (Some(_), Some(successor)) => self.change(successor, reason, now, effects),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::world::{Row, World};
-use crate::api::{Declaration, OnDelete, PodAt, PodRef, Reason, Role};
+use crate::api::{Declaration, DeletionPolicy, PodAt, PodRef, Reason, Role};
 
 /// Connects an outcome with its effect. An outcome for any ticket but the latest is out of date.
 pub type Ticket = u64;
@@ -124,7 +124,7 @@ pub enum Effect {
     /// Clear the labels of a deleted group. -> [`Outcome::Cleared`] or [`Outcome::ClearRefused`]
     Clear {
         /// Whether to remove or keep the labels.
-        on_delete: OnDelete,
+        deletion_policy: DeletionPolicy,
         /// The pods of the group.
         pods: Vec<PodAt>,
     },
@@ -160,7 +160,8 @@ pub struct Finished {
     pub to: Option<PodRef>,
     /// The reason of the change.
     pub reason: Reason,
-    /// The time from the decision to the label.
+    /// The time to the confirmation of the term: from the last answer of a former pod that was silent, otherwise from
+    /// the first evidence against it or the decision.
     pub took: Duration,
 }
 

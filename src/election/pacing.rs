@@ -55,10 +55,21 @@ impl Rate {
 /// What has to last for a while before the holder is replaced: the UID of the pod, and since when it has been so.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Delays {
-    /// The holder against which there is evidence, for the lock delay.
-    pub(super) lost: Option<(String, Duration)>,
+    /// The holder against which there is evidence.
+    pub(super) lost: Option<Lost>,
     /// The pod that the role would go back to, and could have, for the failback delay.
     pub(super) preferred: Option<(String, Duration)>,
+}
+
+/// The holder against which there is evidence.
+#[derive(Clone, Debug)]
+pub(super) struct Lost {
+    /// The UID of the pod.
+    pub(super) uid: String,
+    /// Since when there is evidence: the delay of the election counts from then on.
+    pub(super) since: Duration,
+    /// Since when it has not worked, as far as this replica knows: a silent pod since its last answer.
+    pub(super) down: Duration,
 }
 
 /// The earliest times of what must not be repeated too often. They hold although the owner changes.

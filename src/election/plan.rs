@@ -45,7 +45,7 @@ pub enum Rest {
         /// The evidence against the holder; none if there is no holder.
         against: Option<Reason>,
     },
-    /// Time has to pass, such as the lock delay.
+    /// Time has to pass, such as the election delay.
     Waiting {
         /// How long.
         remaining: Duration,

@@ -22,7 +22,7 @@ impl Group {
         let effect = match retirement.step {
             Removal::Tombstone => Effect::Tombstone,
             Removal::Labels => Effect::Clear {
-                on_delete: self.world.policy.on_delete,
+                deletion_policy: self.world.policy.deletion_policy,
                 pods: self.world.members.iter().map(Member::to_clear).collect(),
             },
             Removal::Finalizer => Effect::Unfinalize,

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use uuid::Uuid;
 
 use crate::api::{
-    Boot, Declaration, OnDelete, OnHookFailure, PodAt, PodRef, Promised, Reason, Role, Verdict,
+    Boot, Declaration, DeletionPolicy, OnHookFailure, PodAt, PodRef, Promised, Reason, Role, Verdict,
 };
 
 /// One pod of the group, as last seen.
@@ -37,6 +37,8 @@ pub struct Member {
     pub asked_at: Option<Duration>,
     /// How often its main container was started again, as the kubelet says.
     pub restarts: i32,
+    /// When it last answered, or since when it has been asked in vain, if it is silent.
+    pub silent_since: Option<Duration>,
     /// The starts of its agent that have ended, as the kubelet says.
     pub ended: Vec<Boot>,
     /// Creation time, compared only with that of other pods: among equals the oldest is preferred.
@@ -73,6 +75,7 @@ impl Member {
             verdict: Verdict::Eligible,
             agent: None,
             asked_at: None,
+            silent_since: None,
             restarts: 0,
             ended: Vec::new(),
             created: 0,
@@ -113,8 +116,8 @@ impl Member {
 /// The parts of the spec that matter to the election.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// How long to wait if the holder did not end cleanly.
-    pub lock_delay: Duration,
+    /// How long to wait after the loss of a holder that did not end cleanly.
+    pub delay: Duration,
     /// No new change of holder.
     pub paused: bool,
     /// How long a pod of a higher priority than the holder's must have been fit before it becomes the holder; none if
@@ -125,7 +128,7 @@ pub struct Policy {
     /// Whether a pod that was active is deleted, once the next one is.
     pub deletes_demoted: bool,
     /// What happens to the labels when the group is deleted.
-    pub on_delete: OnDelete,
+    pub deletion_policy: DeletionPolicy,
     /// How agents run a program in the pods; none if they have no agents.
     pub agent: Option<AgentPolicy>,
     /// How pods are told their roles.

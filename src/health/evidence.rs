@@ -12,7 +12,8 @@ use super::{
 };
 use crate::api::{Reason, Verdict};
 
-/// After this time without an answer a ready pod is one that another replica may hear, also if the ttl is longer.
+/// After this time without an answer a ready pod is one that another replica may hear, also if the silence timeout is
+/// longer.
 const MISSED: Duration = Duration::from_secs(30);
 
 /// Whether the pod is the holder. The same facts count differently then.
@@ -96,7 +97,7 @@ impl PodEvidence {
     /// This replica reached no pod on any other node between these times, this one among them. If that lasted for more
     /// than a turn of probes, and the pod was heard until then, its silence begins now; once, until it is heard again.
     pub fn unreached_between(&mut self, since: Duration, now: Duration) {
-        let turns = self.thresholds.retry_interval * 2;
+        let turns = self.thresholds.interval * 2;
         let was_heard = self.probes.silent_since().is_some_and(|silent| since < silent + turns);
         let heard_at = Some(self.probes.heard_at().unwrap_or_default());
         if was_heard && now >= since + turns && self.spared != heard_at {
@@ -114,13 +115,13 @@ impl PodEvidence {
     /// A probe was sent, or still waits for its answer at `sent_at`. Sequence numbers grow; `sent_at` is a time of
     /// the clock that all decisions use.
     pub fn probe_sent(&mut self, seq: u64, sent_at: Duration) {
-        self.probes.sent(seq, sent_at, self.thresholds.retry_interval);
+        self.probes.sent(seq, sent_at, self.thresholds.interval);
     }
 
     /// A probe ended. These calls may come in any order and repeatedly.
     pub fn probe_answered(&mut self, seq: u64, sent_at: Duration, outcome: ProbeOutcome) {
         let keep = needed(&self.thresholds);
-        self.probes.answered(seq, sent_at, outcome, self.thresholds.retry_interval, keep);
+        self.probes.answered(seq, sent_at, outcome, self.thresholds.interval, keep);
         // For good: a restart that is over must not count again when the pod's probe changes.
         if self.probes.succeeded_at() > self.restarted {
             self.restarted = None;
@@ -132,7 +133,8 @@ impl PodEvidence {
         self.probes.answered_late(seq, sent_at);
     }
 
-    /// Why this replica cannot judge the pod, if its probes have failed for a reason of its own for half of the ttl.
+    /// Why this replica cannot judge the pod, if its probes have failed for a reason of its own for half of the silence
+    /// timeout.
     pub fn hindrance(&self, now: Duration) -> Option<VoidCause> {
         self.probes.hindrance(&self.thresholds, now)
     }
@@ -140,7 +142,7 @@ impl PodEvidence {
     /// Whether the pod may work although this replica does not hear it: for a while no probe was answered, and
     /// Kubernetes has reported that the pod is ready. `cut_off`: this replica reaches no pod on any other node.
     pub fn is_missed(&self, cut_off: bool, now: Duration) -> bool {
-        let patience = self.thresholds.ttl.min(MISSED).max(self.thresholds.freshness());
+        let patience = self.thresholds.silence_timeout.min(MISSED).max(self.thresholds.freshness());
         let over = |since: Duration| now >= since + patience;
         let is_ready = |word: &KubeletWord| {
             word.readiness == Readiness::Ready && word.ended.is_none() && !word.container_down
@@ -154,17 +156,18 @@ impl PodEvidence {
         self.probes.unheard_since().is_some()
     }
 
-    /// Whether other replicas are to be asked now whether they hear the pod: half of the ttl before it counts as
-    /// silent, and again whenever as much time has passed. An answer counts until the answer to the next question.
+    /// Whether other replicas are to be asked now whether they hear the pod: half of the silence timeout before it
+    /// counts as silent, and again whenever as much time has passed. An answer counts until the answer to the next
+    /// question.
     pub fn asks_others(&mut self, now: Duration) -> bool {
-        let half = self.thresholds.ttl / 2;
+        let half = self.thresholds.silence_timeout / 2;
         let doubtful = self.probes.unheard_since().is_some_and(|since| now >= since + half);
         doubtful && self.opinion.ask(now, half)
     }
 
     /// Another replica hears the pod, or can judge it better than this one.
     pub fn vouched_for(&mut self, now: Duration) {
-        self.opinion.vouched(self.probes.heard_at(), self.thresholds.ttl, now);
+        self.opinion.vouched(self.probes.heard_at(), self.thresholds.silence_timeout, now);
     }
 
     /// This replica owns the pod's group, and has just been told that another one hears the pod. After some minutes of
@@ -176,13 +179,13 @@ impl PodEvidence {
     /// Another replica asks whether this one hears the pod. `blind`: that one cannot judge it, for reasons of its own,
     /// so that a verdict against the pod is an answer as well. Returns whether to probe the pod at once.
     pub fn asked(&mut self, blind: bool, now: Duration) -> bool {
-        self.opinion.asked(blind, now, self.thresholds.retry_interval)
+        self.opinion.asked(blind, now, self.thresholds.interval)
     }
 
     /// Whether the question of another replica can be answered with yes now, which ends it. `against`: there is
-    /// evidence against the pod. After the ttl the question has expired.
+    /// evidence against the pod. After the silence timeout the question has expired.
     pub fn vouches(&mut self, against: bool, now: Duration) -> bool {
-        let oldest = now.saturating_sub(self.thresholds.ttl);
+        let oldest = now.saturating_sub(self.thresholds.silence_timeout);
         self.opinion.answers(self.probes.heard_at(), against, oldest)
     }
 
@@ -249,6 +252,17 @@ impl PodEvidence {
         if word.probed { self.by_probes(word, now) } else { self.by_lease(word, node, now) }
     }
 
+    /// When a pod with the verdict *silent* last answered a probe. If it never did, since when it has been probed. If
+    /// it cannot be probed, since when the lease of its node has not changed.
+    pub fn silent_since(&self, node: &NodeLease, now: Duration) -> Option<Duration> {
+        let word = self.word.as_ref()?;
+        match node.word(now) {
+            _ if word.probed => self.probes.heard_at().or_else(|| self.probes.silent_since()),
+            NodeWord::Still(since) => Some(since),
+            NodeWord::Moving(_) | NodeWord::Unknown => None,
+        }
+    }
+
     /// The next time after `now` at which [`Self::verdict`] may change without a new event. None if it cannot.
     pub fn next_deadline(&self, node: &NodeLease, now: Duration) -> Option<Duration> {
         let word = self.word.as_ref().filter(|word| word.ended.is_none() && !word.container_down)?;
@@ -292,21 +306,21 @@ impl PodEvidence {
 
     /// From when to when another replica is believed that it hears the pod, which this one does not hear.
     fn heard_elsewhere(&self) -> Option<(Duration, Duration)> {
-        let ttl = self.thresholds.ttl;
-        Some((self.probes.unheard_since()? + ttl, self.opinion.believed_until(ttl)))
+        let silence_timeout = self.thresholds.silence_timeout;
+        Some((self.probes.unheard_since()? + silence_timeout, self.opinion.believed_until(silence_timeout)))
     }
 
     fn by_lease(&self, word: &KubeletWord, node: &NodeLease, now: Duration) -> Verdict {
         match node.word(now) {
             NodeWord::Moving(_) if word.readiness == Readiness::Ready => Verdict::Eligible,
-            NodeWord::Still(since) if now >= since + self.thresholds.ttl => Verdict::Silent,
+            NodeWord::Still(since) if now >= since + self.thresholds.silence_timeout => Verdict::Silent,
             _ => Verdict::Unknown,
         }
     }
 
-    /// When the lease has not changed for the ttl, for a ttl longer than the lease duration.
+    /// When the lease has not changed for the silence timeout, for a silence timeout longer than the lease duration.
     fn lease_silence(&self, node: &NodeLease) -> Option<Duration> {
-        node.looked_from().map(|from| from + self.thresholds.ttl)
+        node.looked_from().map(|from| from + self.thresholds.silence_timeout)
     }
 }
 

@@ -37,11 +37,13 @@ impl SecondOpinion {
         due
     }
 
-    /// Another replica hears the pod, and is believed for one `ttl`. `heard_at`: when this replica heard the pod last.
-    pub(super) fn vouched(&mut self, heard_at: Option<Duration>, ttl: Duration, now: Duration) {
-        self.vouched_until = now + ttl;
-        self.relied
-            .take_if(|(first, last)| heard_at.is_some_and(|at| at > *first) || now >= *last + reliance(ttl));
+    /// Another replica hears the pod, and is believed for one silence timeout. `heard_at`: when this replica heard the
+    /// pod last.
+    pub(super) fn vouched(&mut self, heard_at: Option<Duration>, silence_timeout: Duration, now: Duration) {
+        self.vouched_until = now + silence_timeout;
+        self.relied.take_if(|(first, last)| {
+            heard_at.is_some_and(|at| at > *first) || now >= *last + reliance(silence_timeout)
+        });
     }
 
     /// This replica received an answer as the owner of the pod's group, so the group should go to the one that gave it.
@@ -51,8 +53,8 @@ impl SecondOpinion {
     }
 
     /// Until when another replica is believed that it hears the pod.
-    pub(super) fn believed_until(&self, ttl: Duration) -> Duration {
-        let limit = self.relied.map_or(Duration::MAX, |(first, _)| first + reliance(ttl));
+    pub(super) fn believed_until(&self, silence_timeout: Duration) -> Duration {
+        let limit = self.relied.map_or(Duration::MAX, |(first, _)| first + reliance(silence_timeout));
         self.vouched_until.min(limit)
     }
 
@@ -81,6 +83,6 @@ impl SecondOpinion {
     }
 }
 
-fn reliance(ttl: Duration) -> Duration {
-    RELIANCE.max(ttl * 3)
+fn reliance(silence_timeout: Duration) -> Duration {
+    RELIANCE.max(silence_timeout * 3)
 }

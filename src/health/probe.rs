@@ -164,7 +164,7 @@ pub(super) fn resolve(pod: &Pod, spec: &LeaderGroupSpec) -> Result<Option<Resolv
         // A timeout longer than the interval is used if the user asks for it, but not one longer than is valid: the
         // group may have been stored under older rules.
         Some(wanted) => wanted.0.min(spec.longest_timeout()),
-        None => own.min(spec.lock.retry_interval.0),
+        None => own.min(spec.health.interval.0),
     };
     if let Some(agent) = &spec.agent {
         let timeout = limit(Duration::from_secs(DEFAULT_TIMEOUT_SECS));

@@ -35,7 +35,7 @@ pub(super) struct Probes {
     unanswered: Vec<u64>,
 }
 
-/// A period in which probes were sent, or waited for their answers, without a gap of twice the retry interval or more.
+/// A period in which probes were sent, or waited for their answers, without a gap of twice the interval or more.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     from: Duration,
@@ -72,12 +72,12 @@ impl Probes {
         self.unanswered.clear();
     }
 
-    pub(super) fn sent(&mut self, seq: u64, at: Duration, retry_interval: Duration) {
+    pub(super) fn sent(&mut self, seq: u64, at: Duration, interval: Duration) {
         if seq < self.first_seq || at < self.connected_since {
             return;
         }
         match &mut self.run {
-            Some(run) if at < run.until + retry_interval * 2 => run.until = run.until.max(at),
+            Some(run) if at < run.until + interval * 2 => run.until = run.until.max(at),
             run => {
                 *run = Some(Run { from: at, until: at });
                 self.refused.clear();
@@ -91,7 +91,7 @@ impl Probes {
         seq: u64,
         at: Duration,
         outcome: ProbeOutcome,
-        retry_interval: Duration,
+        interval: Duration,
         keep: usize,
     ) {
         if seq < self.first_seq {
@@ -100,7 +100,7 @@ impl Probes {
         if let ProbeOutcome::Void(cause) = outcome {
             return self.failed(Sent { seq, at }, cause);
         }
-        self.sent(seq, at, retry_interval);
+        self.sent(seq, at, interval);
         self.last_ended = self.last_ended.max(seq);
         self.void.take_if(|void| void.last.seq <= seq);
         if outcome == ProbeOutcome::Unanswered && self.lost.is_none_or(|lost| seq > lost.seq) {
@@ -154,7 +154,7 @@ impl Probes {
 
     /// When the last probe sent by us is too old to count as still probing.
     fn asked_until(&self, thresholds: &Thresholds) -> Option<Duration> {
-        self.run.map(|run| run.until + thresholds.retry_interval * 2)
+        self.run.map(|run| run.until + thresholds.interval * 2)
     }
 
     /// When the last probe was sent, if it succeeded.
@@ -177,12 +177,12 @@ impl Probes {
         proof.into_iter().chain(self.refused_until(thresholds)).chain(silence.into_iter().flatten())
     }
 
-    /// The period in which the pod counts as silent without further events: it begins after a full ttl of unanswered
-    /// probes, and ends when we have not sent any probe for twice the retry interval.
+    /// The period in which the pod counts as silent without further events: it begins after a full silence timeout of
+    /// unanswered probes, and ends when we have not sent any probe for twice the interval.
     fn silence(&self, thresholds: &Thresholds) -> Option<(Duration, Duration)> {
         let until = self.asked_until(thresholds)?;
         (self.unanswered.len() >= needed(thresholds))
-            .then_some((self.silent_since()? + thresholds.ttl, until))
+            .then_some((self.silent_since()? + thresholds.silence_timeout, until))
     }
 
     /// The start of the silence.
@@ -205,11 +205,11 @@ impl Probes {
         lost.map(|_| self.heard_at().unwrap_or_default()).or_else(|| self.void.map(|void| void.since))
     }
 
-    /// Why the probes fail for a reason of our own, if they have for half of the ttl, without a break.
+    /// Why the probes fail for a reason of our own, if they have for half of the silence timeout, without a break.
     pub(super) fn hindrance(&self, thresholds: &Thresholds, now: Duration) -> Option<VoidCause> {
         let void = self.void?;
-        let still = now < void.last.at + thresholds.retry_interval * 4;
-        (still && void.last.at >= void.since + thresholds.ttl / 2).then_some(void.cause)
+        let still = now < void.last.at + thresholds.interval * 4;
+        (still && void.last.at >= void.since + thresholds.silence_timeout / 2).then_some(void.cause)
     }
 }
 

@@ -8,9 +8,9 @@ use crate::api::LeaderGroupSpec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
     /// How long a pod may be silent.
-    pub ttl: Duration,
+    pub silence_timeout: Duration,
     /// How often it is probed.
-    pub retry_interval: Duration,
+    pub interval: Duration,
     /// How long one probe may take.
     pub timeout: Duration,
     /// How many consecutive refusals make a pod failing. Also the least number of unanswered probes in a silence.
@@ -18,18 +18,19 @@ pub struct Thresholds {
 }
 
 impl Thresholds {
-    /// The thresholds of a group, for a pod whose probes may take `timeout` (the retry interval if it has no probe).
+    /// The thresholds of a group, for a pod whose probes may take `timeout` (the interval if it has no probe).
     pub fn of(spec: &LeaderGroupSpec, timeout: Option<Duration>) -> Self {
         Self {
-            ttl: spec.lock.ttl.0,
-            retry_interval: spec.lock.retry_interval.0,
-            timeout: timeout.unwrap_or(spec.lock.retry_interval.0),
+            silence_timeout: spec.health.silence_timeout.0,
+            interval: spec.health.interval.0,
+            timeout: timeout.unwrap_or(spec.health.interval.0),
             failure_threshold: spec.health.failure_threshold,
         }
     }
 
-    /// How old a successful probe may be: one probe may be lost or late, but nothing older than the ttl counts.
+    /// How old a successful probe may be: one probe may be lost or late, but nothing older than the silence timeout
+    /// counts.
     pub(super) fn freshness(&self) -> Duration {
-        (self.retry_interval * 2 + self.timeout).min(self.ttl)
+        (self.interval * 2 + self.timeout).min(self.silence_timeout)
     }
 }

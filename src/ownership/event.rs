@@ -56,8 +56,8 @@ pub enum Event<'a> {
     Heard {
         /// The UID of the holder.
         pod: Arc<str>,
-        /// The group's ttl.
-        ttl: Duration,
+        /// How long the group's active pod may be silent.
+        silence_timeout: Duration,
     },
     /// Another replica says that it hears the holder.
     HeardElsewhere(Arc<str>),

@@ -275,9 +275,9 @@ impl Group {
                 // The deputy asks as well: if the group comes to it, it must know by then that the owner hears the pod.
                 (!alone).then_some(Effect::Ask { pod, blind })
             }
-            (Event::Heard { pod, ttl }, phase) if !replica.stopping => {
+            (Event::Heard { pod, silence_timeout }, phase) if !replica.stopping => {
                 if !matches!(phase, Phase::Ours { .. }) {
-                    self.offered_until = now + ttl * 2;
+                    self.offered_until = now + silence_timeout * 2;
                 }
                 Some(Effect::Vouch(pod))
             }

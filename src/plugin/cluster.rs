@@ -191,9 +191,9 @@ impl Cluster {
         let labels = ListParams::default().labels(&query(&group.spec.selector));
         let active = group.status.as_ref().and_then(|status| status.active.as_ref());
         let node = async {
-            let Some(active) = active else { return Ok(None) };
+            let Some(name) = active.and_then(|active| active.node.as_ref()) else { return Ok(None) };
             let nodes: Api<Node> = Api::all(self.client.clone());
-            self.call("read the node of the active pod", Box::pin(nodes.get_opt(&active.node))).await
+            self.call("read the node of the active pod", Box::pin(nodes.get_opt(name))).await
         };
         let (pods, services, slices, events, node) = tokio::join!(
             self.list(&pods, "list the pods", labels),

@@ -103,7 +103,7 @@ fn because(seen: &Seen, pods: &[PodLine]) -> Vec<String> {
             Some(_) => "got a new term".to_owned(),
             None => "became active".to_owned(),
         };
-        all.push(format!("{to} {how} {} ago ({}){words}", ago(last.at.0, seen.now), last.reason));
+        all.push(format!("{to} {how} {} ago ({}){words}", ago(last.time.0, seen.now), last.reason));
     }
     let events = seen.events.iter().flatten().rev().take(EVENTS);
     all.extend(events.filter(|event| event.type_.as_deref() == Some("Warning")).map(|event| {
@@ -254,11 +254,11 @@ fn on_failure(group: &LeaderGroup, active: &str, pods: &[PodLine]) -> Vec<String
 }
 
 fn how_soon(group: &LeaderGroup) -> String {
-    let (ttl, delay) = (group.spec.lock.ttl, group.spec.lock.lock_delay);
+    let (silence, delay) = (group.spec.health.silence_timeout, group.spec.election.delay);
     let probed = condition(group, ConditionType::Probed);
     let mut words = match probed.map(|probed| (probed.status.as_str(), probed.reason.as_str())) {
         Some(("True", "TcpOnly")) => format!(
-            "at once if it is deleted or crashes, after {ttl} if its node is lost; a program that hangs is not noticed, \
+            "at once if it is deleted or crashes, after {silence} if its node is lost; a program that hangs is not noticed, \
              because the probes only connect"
         ),
         Some(("False", _)) => {
@@ -266,10 +266,10 @@ fn how_soon(group: &LeaderGroup) -> String {
                                the pods are not probed"
                 .to_owned()
         }
-        _ => format!("at once if it is deleted or crashes, after {ttl} if it does not answer"),
+        _ => format!("at once if it is deleted or crashes, after {silence} if it does not answer"),
     };
     if !delay.0.is_zero() {
-        words += &format!(", and {delay} later (lockDelay) unless it ended cleanly");
+        words += &format!(", and {delay} later (election.delay) unless it ended cleanly");
     }
     if group.spec.agent.is_some() {
         words += "; its program starts when the former one is certainly over";
@@ -369,8 +369,9 @@ NOT KNOWN HERE
             group.annotations_mut().insert(SWITCHOVER_ANNOTATION.to_owned(), "one".to_owned());
         });
         assert!(asked.starts_with("a switchover is requested (one)"), "{asked}");
-        let stalled = changed(&|group| set(group, "Stalled", "True", "InvalidSpec", "write a smaller ttl"));
-        assert_eq!(stalled, "nothing, until somebody changes this: write a smaller ttl");
+        let stalled =
+            changed(&|group| set(group, "Stalled", "True", "InvalidSpec", "write a smaller interval"));
+        assert_eq!(stalled, "nothing, until somebody changes this: write a smaller interval");
         let unseen = changed(&|group| group.status = None);
         assert!(unseen.contains("if none does, nothing happens"), "{unseen}");
         let gone = changed(&|group| {

@@ -14,7 +14,7 @@ use crate::api::{HumanDuration, LeaderGroup, Reason};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Change {
-    at: Timestamp,
+    time: Timestamp,
     from: Option<String>,
     to: Option<String>,
     reason: String,
@@ -27,7 +27,7 @@ pub(super) fn changes(group: &LeaderGroup) -> Vec<Change> {
     let entries = group.status.iter().flat_map(|status| &status.history);
     entries
         .map(|entry| Change {
-            at: entry.at.0,
+            time: entry.time.0,
             from: entry.from.clone(),
             to: entry.to.clone(),
             reason: entry.reason.clone(),
@@ -51,7 +51,7 @@ pub(super) fn short(changes: &[Change], now: Timestamp, width: Option<usize>) ->
         .iter()
         .map(|change| Row {
             cells: vec![
-                ago(change.at, now).into(),
+                ago(change.time, now).into(),
                 dash(change.from.as_ref()).into(),
                 dash(change.to.as_ref()).into(),
                 inked(ink(&change.reason), change.reason.clone()),
@@ -72,8 +72,8 @@ fn table_of(changes: &[Change], now: Timestamp, width: Option<usize>) -> String 
         .iter()
         .map(|change| Row {
             cells: vec![
-                utc(change.at).into(),
-                ago(change.at, now).into(),
+                utc(change.time).into(),
+                ago(change.time, now).into(),
                 change.token.to_string().into(),
                 dash(change.from.as_ref()).into(),
                 dash(change.to.as_ref()).into(),

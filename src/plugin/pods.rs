@@ -93,7 +93,7 @@ fn conclude(group: &LeaderGroup, pods: &mut [PodLine]) {
     let may_start = |pod: &PodLine| group.spec.agent.is_some() && pod.role == PodRole::Active;
     let possible = |pod: &PodLine| pod.ready || may_start(pod);
     let left = pods.iter().filter(|pod| possible(pod)).count();
-    let is_current = usize::try_from(status.members) == Ok(pods.len());
+    let is_current = usize::try_from(status.replicas) == Ok(pods.len());
     let verdict = match usize::try_from(status.eligible).unwrap_or(usize::MAX) {
         0 if is_current => Some(false),
         eligible if is_current && eligible == left => Some(true),
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(eligible(&with_eligible(1), &one_down), some([None, None, Some(false)]));
         // The status is of another number of pods.
         let mut group = web();
-        group.status.as_mut().expect("a status").members = 4;
+        group.status.as_mut().expect("a status").replicas = 4;
         assert_eq!(eligible(&group, &pods()), some([None; 3]));
         group.status = None;
         assert_eq!(eligible(&group, &pods()), some([None; 3]));

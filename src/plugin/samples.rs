@@ -53,14 +53,14 @@ pub(super) fn web() -> LeaderGroup {
         "status": {
             "observedGeneration": 2,
             "active": { "pod": "web-1", "uid": "u1", "node": "node-2", "since": "2026-11-18T08:00:00Z" },
-            "token": 7, "eligible": 3, "members": 3, "ready": "3/3",
+            "token": 7, "eligible": 3, "replicas": 3, "eligibleSummary": "3/3",
             "history": [
                 {
-                    "token": 7, "from": "web-0", "to": "web-1", "reason": "Silent", "at": "2026-11-18T08:00:00Z",
+                    "token": 7, "from": "web-0", "to": "web-1", "reason": "Silent", "time": "2026-11-18T08:00:00Z",
                     "duration": "5s41ms",
                 },
                 {
-                    "token": 6, "from": "web-2", "to": "web-0", "reason": "Switchover", "at": "2026-11-10T08:00:00Z",
+                    "token": 6, "from": "web-2", "to": "web-0", "reason": "Switchover", "time": "2026-11-10T08:00:00Z",
                     "duration": "87ms",
                 },
             ],
@@ -87,7 +87,7 @@ pub(super) fn without_active() -> LeaderGroup {
     let other = "no other pod could take over now; check the pods that are not ready, or add replicas";
     set(&mut group, "Redundant", "False", "NoStandby", other);
     let status = group.status.as_mut().expect("a status");
-    (status.active, status.eligible, status.ready) = (None, 0, "0/3".to_owned());
+    (status.active, status.eligible, status.eligible_summary) = (None, 0, "0/3".to_owned());
     group
 }
 

@@ -58,7 +58,7 @@ pub(super) struct GroupLine {
     pub(super) active: Option<String>,
     pub(super) node: Option<String>,
     pub(super) eligible: u32,
-    pub(super) members: u32,
+    pub(super) replicas: u32,
     /// Since when the pod has been active, or without one, since when the group has not been ready.
     pub(super) since: Option<Timestamp>,
     pub(super) token: i64,
@@ -78,7 +78,7 @@ impl GroupLine {
                 active: None,
                 node: None,
                 eligible: 0,
-                members: 0,
+                replicas: 0,
                 since: None,
                 token: 0,
                 message: format!("this version of the plugin cannot read it: {}", unreadable.problem),
@@ -99,9 +99,9 @@ fn of_group(group: &LeaderGroup) -> GroupLine {
         group: group.name_any(),
         state,
         active: active.map(|active| active.pod.clone()),
-        node: active.map(|active| active.node.clone()),
+        node: active.and_then(|active| active.node.clone()),
         eligible: status.eligible,
-        members: status.members,
+        replicas: status.replicas,
         since: since.filter(|_| is_seen(group)).map(|Time(since)| *since),
         token: status.token,
         message,
@@ -231,10 +231,10 @@ mod tests {
     #[test]
     fn a_group_that_cannot_be_read_is_shown_all_the_same() {
         let object = serde_json::json!({
-            "metadata": { "namespace": "shop", "name": "odd" }, "spec": { "selector": {}, "onDelete": "Explode" },
+            "metadata": { "namespace": "shop", "name": "odd" }, "spec": { "selector": {}, "deletionPolicy": "Explode" },
         });
         let line = GroupLine::of(&serde_json::from_value(object).expect("any object"));
         assert_eq!((line.group.as_str(), line.state), ("odd", State::Unknown));
-        assert!(line.message.contains("onDelete"), "{}", line.message);
+        assert!(line.message.contains("deletionPolicy"), "{}", line.message);
     }
 }

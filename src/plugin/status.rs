@@ -66,10 +66,10 @@ pub(super) fn list(
 
 fn row(group: &GroupLine, with_namespace: bool, now: Timestamp) -> Row {
     let dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-    let short = group.eligible < 2 || group.eligible < group.members;
+    let short = group.eligible < 2 || group.eligible < group.replicas;
     // Before the operator has seen the group, nothing is known.
-    let is_known = group.members > 0 || group.since.is_some();
-    let eligible = if is_known { format!("{}/{}", group.eligible, group.members) } else { "-".to_owned() };
+    let is_known = group.replicas > 0 || group.since.is_some();
+    let eligible = if is_known { format!("{}/{}", group.eligible, group.replicas) } else { "-".to_owned() };
     let mut cells: Vec<Cell> = Vec::new();
     cells.extend(with_namespace.then(|| group.namespace.clone().into()));
     cells.extend([
@@ -157,7 +157,7 @@ pub(super) fn headline(group: &GroupLine, now: Timestamp) -> String {
     let token = if group.active.is_some() { format!(", token {}", group.token) } else { String::new() };
     format!(
         "{name}: {state}{state_since}. {active}{token}; {} of {} pods eligible\n",
-        group.eligible, group.members
+        group.eligible, group.replicas
     )
 }
 
@@ -305,7 +305,7 @@ web      ready      web-1       node-2  3/3       2d4h
     #[test]
     fn one_group_is_shown_with_its_pods_services_conditions_and_changes() {
         let mut seen = seen(without_active(), vec![pod("web-0", "standby", "False"), crashing("web-1")]);
-        seen.group.status.as_mut().expect("a status").members = 2;
+        seen.group.status.as_mut().expect("a status").replicas = 2;
         let shown = plain(&text(&of_group(&seen), &seen, Some(110)));
         let expected = "\
 shop/web: NOT READY for 4m12s. No pod is active; 0 of 2 pods eligible

@@ -14,7 +14,7 @@ use super::{
     GroupRef, Router, RoutingError, as_manager,
     marks::{Marking, Marks, stamp_of},
 };
-use crate::api::{FENCING_ANNOTATION, LeaderGroupSpec, OnDelete, PodAt, PodRef, Role};
+use crate::api::{DeletionPolicy, FENCING_ANNOTATION, LeaderGroupSpec, PodAt, PodRef, Role};
 
 /// The number of attempts to write one pod's role if the pod changes in between.
 const ATTEMPTS: usize = 8;
@@ -324,7 +324,7 @@ impl Router {
     pub async fn clear(
         &self,
         group: &GroupRef,
-        on_delete: OnDelete,
+        deletion_policy: DeletionPolicy,
         pods: &[PodAt],
     ) -> Result<(), RoutingError> {
         let mut pods = pods.to_vec();
@@ -348,7 +348,7 @@ impl Router {
             // An invalid label cannot be on any pod, so a group with such a spec can still be deleted.
             Err(error) => failed.extend((error.code() != Some(400)).then_some(error)),
         }
-        let clears: Vec<_> = pods.iter().map(|at| this.clear_one(group, on_delete, at)).collect();
+        let clears: Vec<_> = pods.iter().map(|at| this.clear_one(group, deletion_policy, at)).collect();
         let outcomes: Vec<_> = stream::iter(clears).buffer_unordered(PARALLEL).collect().await;
         failed.extend(outcomes.into_iter().filter_map(Result::err));
         // Return an error that may not recur at the next attempt, rather than a refusal.
@@ -356,8 +356,14 @@ impl Router {
     }
 
     /// Binds its writes to versions as [`Self::demote`] does.
-    async fn clear_one(&self, group: &GroupRef, on_delete: OnDelete, at: &PodAt) -> Result<(), RoutingError> {
-        let marking = if on_delete == OnDelete::Keep { Marking::Unstamped } else { Marking::Bare };
+    async fn clear_one(
+        &self,
+        group: &GroupRef,
+        deletion_policy: DeletionPolicy,
+        at: &PodAt,
+    ) -> Result<(), RoutingError> {
+        let marking =
+            if deletion_policy == DeletionPolicy::Retain { Marking::Unstamped } else { Marking::Bare };
         let mut known = at.version.clone();
         for _ in 0..ATTEMPTS {
             let version = if let Some(version) = known.take() {

@@ -117,7 +117,7 @@ struct HookLabels {
     outcome: &'static str,
 }
 
-/// From a label edit on the same machine to a lost node with a long ttl.
+/// From a label edit on the same machine to a lost node with a long silence timeout.
 const FAILOVER_SECONDS: [f64; 14] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0];
 /// From a pod on the same node to the longest timeouts in use.
@@ -179,7 +179,8 @@ impl Metrics {
         );
         registry.register_with_unit(
             "failover_duration",
-            "Time from the first evidence against the old active pod to the confirmation of the new term",
+            "Time from the last answer of a silent active pod, otherwise from the first evidence against it or the \
+             decision, to the confirmation of the new term",
             Unit::Seconds,
             self.failover_duration.clone(),
         );

@@ -207,7 +207,7 @@ impl ApiServer {
     async fn until_anything_is_stored(&self, accepted: bool) {
         let resource = ApiResource::erase::<LeaderGroup>(&());
         let group = DynamicObject::new("odd", &resource);
-        let group = group.data(serde_json::json!({ "spec": { "onDelete": "Explode" } }));
+        let group = group.data(serde_json::json!({ "spec": { "deletionPolicy": "Explode" } }));
         let groups: Api<DynamicObject> = Api::namespaced_with(self.client().await, "default", &resource);
         let params = PostParams { dry_run: true, ..PostParams::default() };
         let start = Instant::now();

@@ -32,8 +32,8 @@ pub(crate) fn any_value() -> impl Strategy<Value = Value> {
         prop::sample::select(vec![
             "True",
             "False",
-            "Keep",
-            "Strip",
+            "Retain",
+            "RemoveLabels",
             "5s",
             "1h",
             "0",

@@ -21,7 +21,7 @@ fn ms(millis: u64) -> Duration {
 }
 
 fn thresholds() -> Thresholds {
-    Thresholds { ttl: ms(T), retry_interval: ms(R), timeout: ms(TIMEOUT), failure_threshold: N }
+    Thresholds { silence_timeout: ms(T), interval: ms(R), timeout: ms(TIMEOUT), failure_threshold: N }
 }
 
 fn facts() -> PodFacts {
@@ -87,7 +87,7 @@ fn void(evidence: &mut PodEvidence, at: u64, cause: VoidCause) {
 }
 
 #[test]
-fn a_replica_whose_probes_fail_for_half_a_ttl_says_why_and_asks_the_others() {
+fn a_replica_whose_probes_fail_for_half_a_silence_timeout_says_why_and_asks_the_others() {
     let mut evidence = ready();
     probe(&mut evidence, 1_000, ProbeOutcome::Success);
     for at in [2_000, 3_000, 4_000] {
@@ -99,7 +99,7 @@ fn a_replica_whose_probes_fail_for_half_a_ttl_says_why_and_asks_the_others() {
     assert_eq!(evidence.hindrance(ms(5_000)), Some(VoidCause::Descriptors));
     assert!(evidence.asks_others(ms(5_000)));
     assert!(!evidence.asks_others(ms(6_000)), "it has just asked");
-    // The answer of another replica is believed once this one has not judged the pod for a ttl.
+    // The answer of another replica is believed once this one has not judged the pod for a silence timeout.
     evidence.vouched_for(ms(5_500));
     assert_eq!(of_holder(&evidence, 6_999), Verdict::Unknown);
     assert_eq!(evidence.next_deadline(&NodeLease::default(), ms(6_000)), Some(ms(7_000)));
@@ -286,7 +286,8 @@ fn silence_begins_when_the_last_answered_probe_was_sent() {
 }
 
 #[test]
-fn others_are_asked_half_a_ttl_before_the_silence_and_their_answer_counts_for_a_ttl() {
+fn others_are_asked_half_a_silence_timeout_before_the_silence_and_their_answer_counts_for_a_silence_timeout()
+{
     let mut evidence = ready();
     let lost = |evidence: &mut PodEvidence, at| probe(evidence, at, ProbeOutcome::Unanswered);
     probe(&mut evidence, 1_000, ProbeOutcome::Success);
@@ -408,13 +409,32 @@ fn reliance_on_others_begins_again_when_the_pod_was_heard_and_after_some_minutes
 }
 
 #[test]
-fn a_pod_that_never_answered_us_is_silent_a_ttl_after_we_began_to_ask() {
+fn a_pod_that_never_answered_us_is_silent_a_silence_timeout_after_we_began_to_ask() {
     let mut evidence = ready();
     for at in [3_000, 4_000, 5_000, 6_000, 7_000] {
         probe(&mut evidence, at, ProbeOutcome::Unanswered);
     }
     assert_eq!(of_holder(&evidence, 7_999), Verdict::Unknown);
     assert_eq!(of_holder(&evidence, 8_000), Verdict::Silent);
+}
+
+#[test]
+fn a_silence_counts_from_the_last_answer_or_from_the_first_probe_of_a_pod_that_never_answered() {
+    let since = |evidence: &PodEvidence| evidence.silent_since(&NodeLease::default(), ms(9_000));
+    let mut evidence = ready();
+    for at in [3_000, 4_000, 5_000, 6_000, 7_000, 8_000] {
+        probe(&mut evidence, at, ProbeOutcome::Unanswered);
+    }
+    assert_eq!((of_holder(&evidence, 9_000), since(&evidence)), (Verdict::Silent, Some(ms(3_000))));
+    let mut evidence = ready();
+    probe(&mut evidence, 1_000, ProbeOutcome::Success);
+    for at in [2_000, 3_000, 4_000, 5_000, 6_000, 7_000, 8_000] {
+        probe(&mut evidence, at, ProbeOutcome::Unanswered);
+    }
+    assert_eq!((of_holder(&evidence, 9_000), since(&evidence)), (Verdict::Silent, Some(ms(1_000))));
+    // An answer that came too late is one.
+    evidence.probe_answered_late(2, ms(2_000));
+    assert_eq!((of_holder(&evidence, 9_000), since(&evidence)), (Verdict::Silent, Some(ms(2_000))));
 }
 
 #[test]
@@ -436,7 +456,7 @@ fn probes_that_may_still_be_answered_are_no_silence() {
 }
 
 #[test]
-fn no_proof_is_older_than_the_ttl() {
+fn no_proof_is_older_than_the_silence_timeout() {
     let mut evidence = ready();
     evidence.set_thresholds(Thresholds { timeout: ms(T), ..thresholds() });
     probe(&mut evidence, 1_000, ProbeOutcome::Success);
@@ -624,8 +644,12 @@ fn without_a_probe_the_lease_of_the_node_must_move() {
     }
     assert_eq!(of_candidate(&evidence, &leases, 49_999), Verdict::Eligible);
     assert_eq!(of_candidate(&evidence, &leases, 50_000), Verdict::Silent);
-    evidence.set_thresholds(Thresholds { ttl: ms(45_000), ..thresholds() });
-    assert_eq!(of_candidate(&evidence, &leases, 54_999), Verdict::Unknown, "a longer ttl is kept");
+    evidence.set_thresholds(Thresholds { silence_timeout: ms(45_000), ..thresholds() });
+    assert_eq!(
+        of_candidate(&evidence, &leases, 54_999),
+        Verdict::Unknown,
+        "a longer silence timeout is kept"
+    );
     assert_eq!(evidence.next_deadline(&leases.of("n1"), ms(54_000)), Some(ms(55_000)));
     assert_eq!(of_candidate(&evidence, &leases, 55_000), Verdict::Silent);
 }
@@ -634,12 +658,15 @@ fn without_a_probe_the_lease_of_the_node_must_move() {
 fn the_thresholds_are_the_groups() {
     let spec: LeaderGroupSpec = serde_json::from_value(serde_json::json!({
         "selector": { "matchLabels": { "app": "web" } },
-        "lock": { "ttl": "9s", "retryInterval": "2s" },
-        "health": { "failureThreshold": 3 },
+        "health": { "silenceTimeout": "9s", "interval": "2s", "failureThreshold": 3 },
     }))
     .unwrap();
-    let expected =
-        Thresholds { ttl: ms(9_000), retry_interval: ms(2_000), timeout: ms(700), failure_threshold: 3 };
+    let expected = Thresholds {
+        silence_timeout: ms(9_000),
+        interval: ms(2_000),
+        timeout: ms(700),
+        failure_threshold: 3,
+    };
     assert_eq!(Thresholds::of(&spec, Some(ms(700))), expected);
 }
 
@@ -748,7 +775,7 @@ proptest! {
         let woken = sends.last().map_or(0, |s| s.at) + stop;
         let is_silent = |evidence: &PodEvidence, now| matches!(of_holder(evidence, now), Verdict::Silent);
         prop_assert!(!is_silent(&evidence, woken));
-        // Whatever the outcomes of the first probes after it, a full ttl must pass.
+        // Whatever the outcomes of the first probes after it, a full silence timeout must pass.
         for n in 0..T / R {
             let at = woken + n * R;
             prop_assert!(!is_silent(&evidence, at));
@@ -819,7 +846,7 @@ proptest! {
         }
     }
 
-    /// The silence of a pod is detected exactly after the ttl while probing continues.
+    /// The silence of a pod is detected exactly after the silence timeout while probing continues.
     #[test]
     fn a_silence_is_found_out_on_time(last_answer in 1..20_u64, jitter in proptest::collection::vec(0..150_u64, 10)) {
         let mut evidence = ready();

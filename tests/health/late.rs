@@ -131,7 +131,8 @@ async fn a_program_that_hangs_is_told_from_a_pod_that_is_not_reached() {
 
 #[test]
 fn a_late_answer_ends_a_silence_and_proves_nothing_else() {
-    let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "lock": { "ttl": "5s" } });
+    let spec =
+        json!({ "selector": { "matchLabels": { "app": "web" } }, "health": { "silenceTimeout": "5s" } });
     let spec: LeaderGroupSpec = serde_json::from_value(spec).unwrap();
     let pod = json!({
         "metadata": { "name": "web-0", "namespace": "shop", "uid": "u", "resourceVersion": "1" },

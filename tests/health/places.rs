@@ -167,7 +167,7 @@ async fn the_silence_of_a_pod_is_found_although_few_probes_are_sent() {
     let server = Server::hanging().await;
     let interval = Duration::from_millis(300);
     let timeout = interval * 4;
-    let thresholds = Thresholds { ttl: timeout, retry_interval: interval, timeout, failure_threshold: 2 };
+    let thresholds = Thresholds { silence_timeout: timeout, interval, timeout, failure_threshold: 2 };
     let mut evidence = PodEvidence::new(thresholds);
     let spec: LeaderGroupSpec =
         serde_json::from_value(json!({ "selector": { "matchLabels": { "app": "web" } } })).unwrap();

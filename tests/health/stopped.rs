@@ -54,7 +54,7 @@ async fn operator() {
     let (sender, mut events) = mpsc::channel(64);
     let mut prober = Prober::new(sender, 8).expect("a prober");
     let mut evidence =
-        PodEvidence::new(Thresholds { ttl: T, retry_interval: interval, timeout, failure_threshold: 2 });
+        PodEvidence::new(Thresholds { silence_timeout: T, interval, timeout, failure_threshold: 2 });
     evidence.kubelet(&facts, monotonic());
     let ip = address.ip();
     let hold = HoldConnection::Never;
@@ -182,7 +182,7 @@ async fn a_stop_of_the_operator_never_counts_against_a_healthy_pod() {
     let server = pod(orders).await;
     let mut operator = Operator::start(server.address, R, R);
     operator.until("verdict Eligible").await;
-    // In the middle of a probe, longer than the ttl; the answer arrives while the operator is stopped.
+    // In the middle of a probe, longer than the silence timeout; the answer arrives while the operator is stopped.
     for _ in 0..3 {
         prompt.send_replace(false);
         let before = server.accepted();
@@ -195,7 +195,7 @@ async fn a_stop_of_the_operator_never_counts_against_a_healthy_pod() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_went_silent_during_a_stop_is_detected_a_ttl_after_it() {
+async fn a_pod_that_went_silent_during_a_stop_is_detected_a_silence_timeout_after_it() {
     let (prompt, orders) = watch::channel(true);
     let server = pod(orders).await;
     let mut operator = Operator::start(server.address, R, R);
@@ -204,7 +204,7 @@ async fn a_pod_that_went_silent_during_a_stop_is_detected_a_ttl_after_it() {
     let said = operator.until("verdict Silent").await;
     let unanswered = said.iter().filter(|line| *line == "probe Unanswered").count();
     assert!(unanswered >= 2, "{said:?}");
-    assert!(woken.elapsed() >= T, "a full ttl must pass, not {:?}: {said:?}", woken.elapsed());
+    assert!(woken.elapsed() >= T, "a full silence timeout must pass, not {:?}: {said:?}", woken.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]

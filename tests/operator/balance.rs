@@ -200,10 +200,10 @@ async fn a_replica_that_gets_a_group_knows_which_pod_has_failed() {
     // The new owner would have given the role back by now.
     web.heartbeats(8).await;
     let owned_at = jiff::Timestamp::now();
-    eventually("both to be eligible", async || web.status().await["ready"] == "2/2").await;
+    eventually("both to be eligible", async || web.status().await["eligibleSummary"] == "2/2").await;
     let status = web.status().await;
     let changes = status["history"].as_array().unwrap();
-    let at = |change: &Value| change["at"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    let at = |change: &Value| change["time"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
     let failover = changes.iter().rev().find(|change| change["from"] == name).expect("the failover");
     // A minute later it may go back. The times are in whole seconds.
     let earliest = at(failover) + Duration::from_secs(59);

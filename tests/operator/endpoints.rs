@@ -191,7 +191,7 @@ async fn the_endpoints_of_a_groups_services_follow_its_active_pod() {
     run_pod(pods, second, "endpoints").await;
     give_addresses(pods, second, &["198.18.9.2"]).await;
     eventually("the other pod is eligible", async || {
-        groups.get("web").await.unwrap().data["status"]["ready"] == "2/2"
+        groups.get("web").await.unwrap().data["status"]["eligibleSummary"] == "2/2"
     })
     .await;
 

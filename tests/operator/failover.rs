@@ -36,7 +36,7 @@ async fn the_role_follows_the_evidence_the_status_follows_the_role_and_then_noth
         let status = groups.get("web").await.unwrap().data["status"].clone();
         active(&pods).await == [name]
             && status["active"]["pod"] == name
-            && status["ready"] == ready
+            && status["eligibleSummary"] == ready
             && condition(&groups, "web", "Ready").await.0 == "True"
     };
     let newest = async || -> Value { groups.get("web").await.unwrap().data["status"]["history"][0].clone() };

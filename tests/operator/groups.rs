@@ -26,7 +26,7 @@ async fn an_undecodable_group_is_reported_and_the_others_are_not_affected() {
     server.take_validation_off().await;
     let namespace = server.namespace("unreadable").await;
     let groups = groups(client, &namespace);
-    let bad = json!({ "selector": { "matchLabels": { "app": "web" } }, "onDelete": "Explode" });
+    let bad = json!({ "selector": { "matchLabels": { "app": "web" } }, "deletionPolicy": "Explode" });
     groups.create(&PostParams::default(), &group("bad", &bad)).await.unwrap();
     groups.create(&PostParams::default(), &group("good", &good_spec())).await.unwrap();
 
@@ -41,18 +41,18 @@ async fn an_undecodable_group_is_reported_and_the_others_are_not_affected() {
     let (_, reason, message) = condition(&groups, "bad", "Accepted").await;
     assert_eq!(reason, "InvalidSpec");
     assert!(
-        message.starts_with("spec.onDelete cannot be read: ") && message.contains("correct it"),
+        message.starts_with("spec.deletionPolicy cannot be read: ") && message.contains("correct it"),
         "{message}"
     );
     assert_eq!(condition(&groups, "bad", "Ready").await.0, "False");
 
-    let right = Patch::Merge(json!({ "spec": { "onDelete": "Strip" } }));
+    let right = Patch::Merge(json!({ "spec": { "deletionPolicy": "RemoveLabels" } }));
     groups.patch("bad", &PatchParams::default(), &right).await.unwrap();
     eventually("it is corrected", || async { condition(&groups, "bad", "Accepted").await.0 == "True" }).await;
     let charged = "select count(*) from leadergroup.lock where key like '%/bad' and session is not null";
     eventually("it is owned", || async { database.number(charged).await == 1 }).await;
 
-    let wrong = Patch::Merge(json!({ "spec": { "onDelete": "Explode" } }));
+    let wrong = Patch::Merge(json!({ "spec": { "deletionPolicy": "Explode" } }));
     groups.patch("bad", &PatchParams::default(), &wrong).await.unwrap();
     eventually("it is left to a replica that can read it", || async { database.number(charged).await == 0 })
         .await;
@@ -85,7 +85,7 @@ async fn an_undecodable_group_can_be_deleted_without_effect_on_the_others() {
         "selector": { "matchLabels": { "app": "good" } },
         "routing": { "roleLabel": "example.com/role" },
         "health": 7,
-        "onDelete": "Explode"
+        "deletionPolicy": "Explode"
     });
     let bad = create("bad", &bad, &[FINALIZER]).await;
     // These become undecodable only later.
@@ -121,7 +121,7 @@ async fn an_undecodable_group_can_be_deleted_without_effect_on_the_others() {
     })
     .await;
     for (name, wrong) in
-        [("late", json!({ "routing": 7, "lock": { "ttl": 7 } })), ("worst", json!({ "selector": 7 }))]
+        [("late", json!({ "routing": 7, "health": { "interval": 7 } })), ("worst", json!({ "selector": 7 }))]
     {
         let wrong = Patch::Merge(json!({ "spec": wrong }));
         groups.patch(name, &PatchParams::default(), &wrong).await.unwrap();

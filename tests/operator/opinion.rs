@@ -37,12 +37,12 @@ const HANDED_OVER: &str = "another replica hears active pods that this one does 
 async fn answering_group(
     server: &ApiServer,
     namespace: &str,
-    lock: Value,
+    health: Value,
 ) -> (Api<DynamicObject>, Api<Pod>, [Answering; 2]) {
     let client = server.client().await;
     let (groups, pods) = (groups(client.clone(), namespace), Api::<Pod>::namespaced(client, namespace));
     let web = [Answering::start(&pods, "web-0").await, Answering::start(&pods, "web-1").await];
-    let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "lock": lock });
+    let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "health": health });
     groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
     (groups, pods, web)
 }
@@ -80,8 +80,8 @@ async fn a_group_moves_to_the_replica_that_hears_its_active_pod_and_only_a_pod_t
 {
     let server = ApiServer::shared().await;
     let namespace = server.namespace("opinion").await;
-    let lock = json!({ "ttl": "3s", "retryInterval": "500ms" });
-    let (groups, pods, web) = answering_group(server, &namespace, lock).await;
+    let health = json!({ "silenceTimeout": "3s", "interval": "500ms" });
+    let (groups, pods, web) = answering_group(server, &namespace, health).await;
     let (database, _store) = postgres::migrated().await;
     let url = database.url();
     let mut replicas = [0, 1].map(|pod| on_node_of(pod, &pod.to_string(), server, &namespace, &quick(&url)));
@@ -129,8 +129,8 @@ async fn a_group_moves_to_the_replica_that_hears_its_active_pod_and_only_a_pod_t
 async fn false_answers_of_an_application_do_not_keep_a_silent_pod_active_for_long() {
     let server = ApiServer::shared().await;
     let namespace = server.namespace("forged").await;
-    let lock = json!({ "ttl": "2s", "retryInterval": "500ms" });
-    let (groups, pods, web) = answering_group(server, &namespace, lock).await;
+    let health = json!({ "silenceTimeout": "2s", "interval": "500ms" });
+    let (groups, pods, web) = answering_group(server, &namespace, health).await;
     let (database, _store) = postgres::migrated().await;
     let url = database.url();
     let variables = [("LEADERGROUP_DATABASE_URL", url.as_str())];
@@ -192,8 +192,8 @@ async fn false_answers_of_an_application_do_not_keep_a_silent_pod_active_for_lon
 async fn a_group_moves_to_another_replica_when_its_owner_cannot_send_probes() {
     let server = ApiServer::shared().await;
     let namespace = server.namespace("hindered").await;
-    let lock = json!({ "ttl": "3s", "retryInterval": "500ms" });
-    let (groups, pods, _web) = answering_group(server, &namespace, lock).await;
+    let health = json!({ "silenceTimeout": "3s", "interval": "500ms" });
+    let (groups, pods, _web) = answering_group(server, &namespace, health).await;
     let (database, _store) = postgres::migrated().await;
     let url = database.url();
     let mut replicas = [0, 1].map(|pod| on_node_of(pod, &pod.to_string(), server, &namespace, &quick(&url)));
@@ -221,8 +221,8 @@ async fn a_group_moves_to_another_replica_when_its_owner_cannot_send_probes() {
 async fn a_group_that_falls_to_a_replica_that_does_not_hear_its_active_pod_keeps_it() {
     let server = ApiServer::shared().await;
     let namespace = server.namespace("deaf").await;
-    let lock = json!({ "ttl": "6s", "retryInterval": "1s" });
-    let (groups, pods, web) = answering_group(server, &namespace, lock).await;
+    let health = json!({ "silenceTimeout": "6s", "interval": "1s" });
+    let (groups, pods, web) = answering_group(server, &namespace, health).await;
     let (database, _store) = postgres::migrated().await;
     let url = database.url();
     let variables = [

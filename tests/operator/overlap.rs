@@ -90,7 +90,7 @@ impl Stage {
         let spec = json!({
             "selector": { "matchLabels": { name: "yes" } },
             "election": { "priorities": [{ "weight": 10, "podLabels": { "first": "yes" } }] },
-            "lock": { "ttl": "3s", "retryInterval": "500ms" },
+            "health": { "silenceTimeout": "3s", "interval": "500ms" },
         });
         self.groups.create(&PostParams::default(), &group(name, &spec)).await.unwrap();
         self.until(name, "Active", ("True", "Active")).await;

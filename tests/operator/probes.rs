@@ -40,9 +40,11 @@ async fn a_probe_that_cannot_be_carried_out_is_a_condition_and_an_event_until_it
     eventually("the condition", async || probed().await.1 == "ProbeUnusable").await;
     let (status, _, message) = probed().await;
     assert_eq!(status, "False");
-    for part in
-        ["web-0 cannot be probed: no container has a port named `nope`", "within lock.ttl", "after 40s"]
-    {
+    for part in [
+        "web-0 cannot be probed: no container has a port named `nope`",
+        "within health.silenceTimeout",
+        "after 40s",
+    ] {
         assert!(message.contains(part), "{part} in {message}");
     }
     let events = Api::<Event>::namespaced(client, &namespace);
@@ -78,8 +80,8 @@ async fn an_operator_that_cannot_send_probes_says_so_and_does_not_blame_the_pods
     let namespace = server.namespace("hindered-alone").await;
     let (groups, pods) = (groups(client.clone(), &namespace), Api::<Pod>::namespaced(client, &namespace));
     let _web = [Answering::start(&pods, "web-0").await, Answering::start(&pods, "web-1").await];
-    let lock = json!({ "ttl": "2s", "retryInterval": "200ms" });
-    let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "lock": lock });
+    let health = json!({ "silenceTimeout": "2s", "interval": "200ms" });
+    let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "health": health });
     groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
     let (database, _store) = postgres::migrated().await;
     let mut operator = Operator::start(server, &namespace, &database.url());

@@ -72,7 +72,7 @@ async fn a_pod_that_a_policy_refuses_to_let_be_active_is_passed_over_and_reporte
     let status = groups.get("web").await.unwrap().data["status"].clone();
     assert_eq!(status["history"][0]["reason"], "PodNotReady", "{status}");
     assert_eq!((&status["history"][0]["from"], &status["history"][0]["to"]), (&json!(first), &json!(other)));
-    assert_eq!(status["ready"], "1/3");
+    assert_eq!(status["eligibleSummary"], "1/3");
     eventually("an Event", async || {
         let events: Api<Event> = Api::namespaced(client.clone(), &namespace);
         let events = events.list(&ListParams::default()).await.unwrap();

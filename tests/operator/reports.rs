@@ -146,7 +146,7 @@ async fn a_replica_that_sees_no_pods_says_nothing_about_a_group_of_another_one()
     let variables = [("LEADERGROUP_DATABASE_URL", url.as_str())];
     let mut owner = Operator::start_as("owner", server, &namespace, &variables);
     eventually("the group to be ready", async || {
-        groups.get("web").await.unwrap().data["status"]["ready"] == "2/2"
+        groups.get("web").await.unwrap().data["status"]["eligibleSummary"] == "2/2"
     })
     .await;
     let before = groups.get("web").await.unwrap().data["status"].clone();
@@ -197,7 +197,7 @@ async fn while_the_database_is_away_a_status_says_that_and_keeps_what_is_known()
     let (mut one, mut two) = (start("1"), start("2"));
     let status = async || groups.get("web").await.unwrap().data["status"].clone();
     eventually("the group to be ready", async || {
-        active(&pods).await.len() == 1 && status().await["ready"] == "2/2"
+        active(&pods).await.len() == 1 && status().await["eligibleSummary"] == "2/2"
     })
     .await;
     let before = status().await;
@@ -220,7 +220,8 @@ async fn while_the_database_is_away_a_status_says_that_and_keeps_what_is_known()
     for status in seen.all() {
         let status = &status;
         assert_eq!((ready(status), token(status)), (ready(&before), token(&before)), "{status}");
-        for field in ["active", "token", "declaration", "ready", "eligible", "members", "history"] {
+        for field in ["active", "token", "declaration", "eligibleSummary", "eligible", "replicas", "history"]
+        {
             assert_eq!(status[field], before[field], "{field}: {status}");
         }
     }
@@ -252,7 +253,7 @@ async fn a_standby_that_comes_and_goes_is_reported_at_intervals_and_its_last_sta
     let mut operator = Operator::start(server, &namespace, &url);
     let spec = json!({ "selector": { "matchLabels": { "app": "web" } } });
     groups.create(&PostParams::default(), &group("web", &spec)).await.unwrap();
-    let reported = async || groups.get("web").await.unwrap().data["status"]["ready"].clone();
+    let reported = async || groups.get("web").await.unwrap().data["status"]["eligibleSummary"].clone();
     eventually("both pods to be eligible", async || reported().await == "2/2").await;
     let standby = if active(&pods).await == ["web-0"] { "web-1" } else { "web-0" };
 
@@ -265,8 +266,10 @@ async fn a_standby_that_comes_and_goes_is_reported_at_intervals_and_its_last_sta
     }
     report(&pods, standby, "False").await;
     eventually("the standby's last state", async || reported().await == "1/2").await;
-    eventually("the watch to show it", async || seen.all().last().is_some_and(|last| last["ready"] == "1/2"))
-        .await;
+    eventually("the watch to show it", async || {
+        seen.all().last().is_some_and(|last| last["eligibleSummary"] == "1/2")
+    })
+    .await;
     let written = seen.all().len();
     // The watch shows the first state. Five may be written at once, and then one every 10 s.
     let most = began.elapsed().as_secs() / 10 + 6;

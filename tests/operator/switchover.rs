@@ -33,7 +33,7 @@ async fn a_request_is_carried_out_once_and_answered_in_the_status() {
     let url = database.url();
     let mut operator = Operator::start(server, &namespace, &url);
     let status = async || groups.get("web").await.unwrap().data["status"].clone();
-    eventually("the group to be ready", async || status().await["ready"] == "2/2").await;
+    eventually("the group to be ready", async || status().await["eligibleSummary"] == "2/2").await;
     let first = active(&pods).await.remove(0);
     let second = if first == "web-0" { "web-1" } else { "web-0" };
 

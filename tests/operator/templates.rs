@@ -77,7 +77,7 @@ async fn a_template_that_sets_the_role_label_is_a_condition_and_an_event_until_i
     let settled = async |eligible: &str| {
         let status = groups.get("web").await.unwrap().data["status"].clone();
         let ready = condition(&groups, "web", "Ready").await.0 == "True";
-        ready && status["ready"] == eligible && active(&pods).await.len() == 1
+        ready && status["eligibleSummary"] == eligible && active(&pods).await.len() == 1
     };
     eventually("one active pod", async || settled("2/2").await).await;
     // A further pod is put right as well, without another report.

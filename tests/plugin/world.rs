@@ -165,9 +165,9 @@ pub(crate) fn well() -> Value {
     json!({
         "observedGeneration": 1,
         "active": { "pod": "web-0", "uid": "u", "node": "node-1", "since": "2026-01-01T00:00:00Z" },
-        "token": 3, "eligible": 2, "members": 2, "ready": "2/2",
+        "token": 3, "eligible": 2, "replicas": 2, "eligibleSummary": "2/2",
         "history": [{
-            "token": 3, "from": "web-1", "to": "web-0", "reason": "Silent", "at": "2026-01-01T00:00:00Z",
+            "token": 3, "from": "web-1", "to": "web-0", "reason": "Silent", "time": "2026-01-01T00:00:00Z",
             "duration": "5s41ms",
         }],
         "conditions": [

@@ -92,7 +92,7 @@ async fn a_report_does_not_collide_with_a_declaration() {
     let before = stage.declared().await;
     stage
         .router
-        .report(&stage.group, &json!({ "eligible": 1, "members": 3, "ready": "1/3" }), None)
+        .report(&stage.group, &json!({ "eligible": 1, "replicas": 3, "eligibleSummary": "1/3" }), None)
         .await
         .unwrap();
     let next = term(1, &a, &[]);
@@ -110,7 +110,7 @@ async fn a_report_does_not_collide_with_a_declaration() {
     let outdated = stage.router.report(&stage.group, &late, Some("1")).await.unwrap();
     assert!(matches!(outdated, Reported::Outdated(Some(_))), "{outdated:?}");
     let status = stage.router.group(&stage.group).await.unwrap().unwrap().status.unwrap();
-    assert_eq!((status.eligible, status.members, status.declaration), (2, 3, next));
+    assert_eq!((status.eligible, status.replicas, status.declaration), (2, 3, next));
 }
 
 #[tokio::test]
@@ -174,7 +174,7 @@ async fn nothing_is_decided_on_a_group_that_cannot_be_read() {
     let a = stage.pod("a").await;
     let first = stage.declare(1, &a).await;
     server.take_validation_off().await;
-    let wrong = kube::api::Patch::Merge(json!({ "spec": { "onDelete": "Explode" } }));
+    let wrong = kube::api::Patch::Merge(json!({ "spec": { "deletionPolicy": "Explode" } }));
     let changed = stage.sighted().patch("orders", &kube::api::PatchParams::default(), &wrong).await.unwrap();
     assert!(changed.0.is_err());
     // Also after the validation is restored: stored objects stay as they are.
@@ -205,8 +205,8 @@ async fn the_finalizer_is_removed_from_a_group_that_is_not_valid() {
     let server = ApiServer::start(&[]).await;
     server.take_validation_off().await;
     let wrong = [
-        (json!({ "onDelete": "Explode" }), true),
-        (json!({ "health": 7, "lock": { "ttl": 7 } }), true),
+        (json!({ "deletionPolicy": "Explode" }), true),
+        (json!({ "health": 7, "election": { "delay": 7 } }), true),
         (json!({ "health": [] }), true),
         (json!({ "routing": 7 }), true),
         // Immutable fields cannot be corrected.

@@ -12,8 +12,8 @@ use kube::{
 };
 use leadergroup::{
     api::{
-        ACTIVE_DELETION_COST, DELETION_COST_ANNOTATION, FENCING_ANNOTATION, OnDelete, PodRef, ROLE_LABEL,
-        Role,
+        ACTIVE_DELETION_COST, DELETION_COST_ANNOTATION, DeletionPolicy, FENCING_ANNOTATION, PodRef,
+        ROLE_LABEL, Role,
     },
     routing::{Promoted, Router, Stripped, Trial},
 };
@@ -200,7 +200,7 @@ async fn a_write_is_bound_to_the_version_that_the_watch_has_shown_and_reads_the_
     assert_eq!(stage.mark(&pod).await, (Role::Active, Some(3)));
 
     // Nor does the deletion of the group skip it.
-    stage.router.clear(&stage.group, OnDelete::Strip, &before).await.unwrap();
+    stage.router.clear(&stage.group, DeletionPolicy::RemoveLabels, &before).await.unwrap();
     assert_eq!(stage.mark(&pod).await, (Role::None, None));
 }
 
@@ -230,10 +230,10 @@ async fn clearing_leaves_alone_what_is_not_the_groups() {
     let stage = Stage::new("clear").await;
     let (ours, foreign, gone) = (stage.pod("a").await, stage.pod("b").await, stage.pod("c").await);
     stage.declare(1, &ours).await;
-    for (kept, role) in [(OnDelete::Keep, Role::Active), (OnDelete::Strip, Role::None)] {
+    for (kept, role) in [(DeletionPolicy::Retain, Role::Active), (DeletionPolicy::RemoveLabels, Role::None)] {
         assert!(promote(&stage, 1, &ours, &stage.version(&ours).await).await);
         stage.stamp_foreign(&foreign, "another-group", 7).await;
-        if kept == OnDelete::Strip {
+        if kept == DeletionPolicy::RemoveLabels {
             stage.remove(&gone).await;
         }
         let pods = [ours.clone(), foreign.clone(), gone.clone()];
@@ -253,7 +253,11 @@ async fn an_invalid_label_does_not_block_a_deletion() {
     let before = stage.version(&pod).await;
     for label in ["no label", "", "a/b/c"] {
         label.clone_into(&mut stage.group.marks.label);
-        stage.router.clear(&stage.group, OnDelete::Strip, &unseen(std::slice::from_ref(&pod))).await.unwrap();
+        stage
+            .router
+            .clear(&stage.group, DeletionPolicy::RemoveLabels, &unseen(std::slice::from_ref(&pod)))
+            .await
+            .unwrap();
     }
     assert_eq!(stage.version(&pod).await, before);
 }
@@ -297,7 +301,7 @@ async fn a_pod_that_must_not_be_written_does_not_block_the_others() {
     }
 
     let router = Router::new(client, DEADLINE);
-    let refused = router.clear(&stage.group, OnDelete::Strip, &unseen(&pods)).await.unwrap_err();
+    let refused = router.clear(&stage.group, DeletionPolicy::RemoveLabels, &unseen(&pods)).await.unwrap_err();
     assert!(refused.is_refusal() && refused.code() == Some(403), "{refused}");
     for pod in &pods[1..] {
         assert_eq!(stage.mark(pod).await, (Role::None, None), "{}", pod.name);

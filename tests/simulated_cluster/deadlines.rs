@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use leadergroup::api::{HealthSpec, LockSpec, ROLE_LABEL};
+use leadergroup::api::{HealthSpec, ROLE_LABEL};
 use leadergroup_agent::contract::outlasts;
 use leadergroup_e2e::{
     deck::Deck,
@@ -50,22 +50,23 @@ impl Failure {
     /// lost.
     fn deadline(self, pod: &Pod, left: &BTreeSet<&str>, now: Duration) -> Deadline {
         let uid = pod.uid.as_str();
-        let (lock, threshold) = (LockSpec::default(), HealthSpec::default().failure_threshold);
-        let usual =
-            |reason, ttl| Deadline::usual(uid, moment(now), reason, ttl, lock.retry_interval.0 * threshold);
+        let HealthSpec { interval, silence_timeout, failure_threshold, .. } = HealthSpec::default();
+        let usual = |reason, silence| {
+            Deadline::usual(uid, moment(now), reason, silence, interval.0 * failure_threshold)
+        };
         let settings = replica::settings("replica", "node");
         let deadline = match self {
-            Self::Hangs => usual("Silent", lock.ttl.0),
-            Self::Fails => usual("ProbeRefused", lock.ttl.0),
+            Self::Hangs => usual("Silent", silence_timeout.0),
+            Self::Fails => usual("ProbeRefused", silence_timeout.0),
             // There is no request of the test that takes time.
             Self::Deleted | Self::DeletedByForce => {
-                Deadline { within: ACTS, ..usual("PodDeleted", lock.ttl.0) }
+                Deadline { within: ACTS, ..usual("PodDeleted", silence_timeout.0) }
             }
             // If all pods that are left are on the owner's node, it reaches no other node until it probes the pods of
             // the lost replica, whose heartbeats are late. The silence counts from then on.
-            Self::NodeLost if left.len() == 1 => usual("Silent", lock.ttl.0 + settings.ttl),
+            Self::NodeLost if left.len() == 1 => usual("Silent", silence_timeout.0 + settings.ttl),
             // The next owner waits for the end of the lost replica's session, from its last heartbeat on.
-            Self::NodeLost => usual("Silent", lock.ttl.0.max(settings.ttl + settings.retry_interval)),
+            Self::NodeLost => usual("Silent", silence_timeout.0.max(settings.ttl + settings.retry_interval)),
         };
         // The next pod becomes active when the program of the former one is over. Nobody says so of a pod that does not
         // answer, or is gone at once: then the change waits for the lease. The program of a pod that is deleted may

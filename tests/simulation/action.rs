@@ -173,7 +173,7 @@ pub enum Action {
     },
     /// A user requests a switchover.
     Request,
-    /// A user changes `lockDelay`.
+    /// A user changes `election.delay`.
     Delay {
         on: bool,
     },
@@ -181,7 +181,7 @@ pub enum Action {
     FailBack {
         on: bool,
     },
-    /// A user changes `onDelete`.
+    /// A user changes `deletionPolicy`.
     Keep {
         keep: bool,
     },

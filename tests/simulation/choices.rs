@@ -1,7 +1,7 @@
 //! The actions that are possible in a state.
 
 use leadergroup::{
-    api::{OnDelete, Role, Verdict},
+    api::{DeletionPolicy, Role, Verdict},
     election::Phase,
 };
 
@@ -38,9 +38,9 @@ impl Model {
                 Action::DeleteGroup,
                 Action::Pause { paused: !group.paused },
                 Action::Request,
-                Action::Delay { on: group.lock_delay.is_zero() },
+                Action::Delay { on: group.delay.is_zero() },
                 Action::FailBack { on: group.failback.is_none() },
-                Action::Keep { keep: group.on_delete != OnDelete::Keep },
+                Action::Keep { keep: group.deletion_policy != DeletionPolicy::Retain },
                 Action::Contest { contested: !group.contested },
             ]);
             if group.contested {

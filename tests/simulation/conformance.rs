@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leadergroup::{
-    api::{Declaration, OnDelete, PodAt, PodRef, Role},
+    api::{Declaration, DeletionPolicy, PodAt, PodRef, Role},
     election::Effect,
 };
 
@@ -44,9 +44,9 @@ fn answer(asked: Asked, answered: Answered) -> Answer {
         version: 1,
         deleting: false,
         paused: false,
-        lock_delay: Duration::ZERO,
+        delay: Duration::ZERO,
         failback: None,
-        on_delete: OnDelete::Strip,
+        deletion_policy: DeletionPolicy::RemoveLabels,
         contested: false,
         requested: None,
         declared: declaration(token),

@@ -19,10 +19,10 @@ use crate::{
 const ROUNDS: usize = 400;
 /// The longest time until a group is served after all faults: a pause after failures that has just begun (at most 5 s),
 /// then 5 s of waiting for evidence about the holder of an unfinished term, or until the next restored label or larger
-/// token. The `lockDelay` comes on top.
+/// token. The `election.delay` comes on top.
 const HEALED_WITHIN: Duration = Duration::from_secs(10);
 /// The longest time until the active pod of a settled group is replaced after the evidence: the pause after one
-/// failure. The `lockDelay` comes on top, unless the pod has ended.
+/// failure. The `election.delay` comes on top, unless the pod has ended.
 const REPLACED_WITHIN: Duration = Duration::from_millis(100);
 
 impl Model {
@@ -59,11 +59,11 @@ impl Model {
             self.apply(Action::Permit);
         }
         self.bury_orphans();
-        self.work_within(HEALED_WITHIN + self.lock_delay());
+        self.work_within(HEALED_WITHIN + self.delay());
     }
 
-    fn lock_delay(&self) -> Duration {
-        self.server.group.as_ref().map_or(Duration::ZERO, |group| group.lock_delay)
+    fn delay(&self) -> Duration {
+        self.server.group.as_ref().map_or(Duration::ZERO, |group| group.delay)
     }
 
     /// I6: fails the active pod of a settled group, in one of the ways in which it can fail.
@@ -71,9 +71,9 @@ impl Model {
         let active = self.server.actives().first().map(|active| active.pod.name.clone());
         let Some(pod) = NAMES.iter().position(|name| Some(*name) == active.as_deref()) else { return };
         let (fault, delay) = match way % 5 {
-            0 => (Action::Ail { pod, health: Health::Refusing }, self.lock_delay()),
-            1 => (Action::Ail { pod, health: Health::Hung }, self.lock_delay()),
-            2 => (Action::Crash { pod }, self.lock_delay()),
+            0 => (Action::Ail { pod, health: Health::Refusing }, self.delay()),
+            1 => (Action::Ail { pod, health: Health::Hung }, self.delay()),
+            2 => (Action::Crash { pod }, self.delay()),
             3 => (Action::Leave { pod }, Duration::ZERO),
             _ => (Action::Delete { pod }, Duration::ZERO),
         };

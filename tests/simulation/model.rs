@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use leadergroup::{
-    api::{Declaration, OnDelete, PodRef, Role, Verdict},
+    api::{Declaration, DeletionPolicy, PodRef, Role, Verdict},
     election::{Effect, Outcome, Ticket},
 };
 
@@ -18,8 +18,8 @@ use crate::{
 
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
 pub const NODES: [&str; 3] = ["node-1", "node-2", "node-2"];
-/// The `lockDelay` of a group that has one.
-const LOCK_DELAY: Duration = Duration::from_secs(3);
+/// The `election.delay` of a group that has one.
+const DELAY: Duration = Duration::from_secs(3);
 /// The `failbackDelay` of all groups.
 const FAILBACK_DELAY: Duration = Duration::from_secs(2);
 
@@ -171,9 +171,9 @@ impl Model {
             version,
             deleting: false,
             paused: false,
-            lock_delay: Duration::ZERO,
+            delay: Duration::ZERO,
             failback: None,
-            on_delete: OnDelete::default(),
+            deletion_policy: DeletionPolicy::default(),
             contested: false,
             requested: None,
             declared,
@@ -473,9 +473,12 @@ impl Model {
         match action {
             Action::Pause { paused } => group.paused = paused,
             Action::Request => group.requested = Some(version.to_string()),
-            Action::Delay { on } => group.lock_delay = if on { LOCK_DELAY } else { Duration::ZERO },
+            Action::Delay { on } => group.delay = if on { DELAY } else { Duration::ZERO },
             Action::FailBack { on } => group.failback = on.then_some(FAILBACK_DELAY),
-            Action::Keep { keep } => group.on_delete = if keep { OnDelete::Keep } else { OnDelete::Strip },
+            Action::Keep { keep } => {
+                group.deletion_policy =
+                    if keep { DeletionPolicy::Retain } else { DeletionPolicy::RemoveLabels }
+            }
             Action::Contest { contested } => group.contested = contested,
             _ => group.deleting = true,
         }

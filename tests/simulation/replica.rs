@@ -103,6 +103,7 @@ impl Replica {
             },
             agent: None,
             asked_at: None,
+            silent_since: None,
             restarts: 0,
             ended: Vec::new(),
             created: pod.created.cast_signed(),
@@ -114,11 +115,11 @@ impl Replica {
             members: members.collect(),
             policy: Policy {
                 paused: entry.object.paused,
-                lock_delay: entry.object.lock_delay,
+                delay: entry.object.delay,
                 failback: entry.object.failback,
                 leaves_before_rollout: true,
                 deletes_demoted: false,
-                on_delete: entry.object.on_delete,
+                deletion_policy: entry.object.deletion_policy,
                 agent: None,
                 hooks: HookPolicy::default(),
             },
@@ -161,8 +162,8 @@ impl Replica {
 
     /// I5: no pod is chosen without fresh positive evidence, unless it is already active. While the group is paused, no
     /// pod is chosen except in the middle of a change; while it is contested, only one that is active already. A holder
-    /// that has not ended is not replaced before the lock delay is over. `read`: a read has just shown its end, which
-    /// the watch may not have shown yet.
+    /// that has not ended is not replaced before the election delay is over. `read`: a read has just shown its end,
+    /// which the watch may not have shown yet.
     fn judge(&mut self, effect: &Effect, read: bool, now: Duration) {
         let (Effect::Grant(grant), Some(entry)) = (effect, &self.entry) else { return };
         if self.asked.replace(grant.id) == Some(grant.id) {
@@ -217,9 +218,9 @@ impl Replica {
             member.is_none_or(|member| matches!(member.verdict, Verdict::Ended(_)))
         };
         if let Some(former) = former.filter(|former| !read && !ended(former))
-            && against(former).is_none_or(|(since, _)| now < *since + entry.object.lock_delay)
+            && against(former).is_none_or(|(since, _)| now < *since + entry.object.delay)
         {
-            self.violation = Some(format!("I5: {} replaced before the lock delay was over", former.uid));
+            self.violation = Some(format!("I5: {} replaced before the election delay was over", former.uid));
             return;
         }
         let member = entry.machine.member(&grant.holder.uid);

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use leadergroup::api::{Declaration, OnDelete, PodAt, PodRef, Role};
+use leadergroup::api::{Declaration, DeletionPolicy, PodAt, PodRef, Role};
 use uuid::Uuid;
 
 /// A pod as stored in etcd, and its real health.
@@ -58,10 +58,10 @@ pub struct GroupObject {
     pub version: u64,
     pub deleting: bool,
     pub paused: bool,
-    pub lock_delay: Duration,
+    pub delay: Duration,
     /// How long a pod of a higher priority waits until it gets the role back, if it does.
     pub failback: Option<Duration>,
-    pub on_delete: OnDelete,
+    pub deletion_policy: DeletionPolicy,
     /// An older group selects the same pods. In the cluster this is the other group's object, on the same watch.
     pub contested: bool,
     /// The last request for a switchover.

@@ -2,7 +2,7 @@
 //! `src/routing`. Anything may happen between two requests.
 
 use leadergroup::{
-    api::{Declaration, OnDelete, PodAt, PodRef, Reason, Role},
+    api::{Declaration, DeletionPolicy, PodAt, PodRef, Reason, Role},
     election::{Effect, Outcome, Rejection, Row, Ticket},
 };
 
@@ -223,12 +223,13 @@ impl Task {
                 _ => database(Statement::Row { group: self.group }),
             },
             Effect::Clear { .. } if self.stage == 0 => server(Call::Stamped(self.group)),
-            Effect::Clear { on_delete, pods } => match pods.iter().chain(&self.stamped).nth(self.index) {
+            Effect::Clear { deletion_policy, pods } => match pods.iter().chain(&self.stamped).nth(self.index)
+            {
                 None => ended(Outcome::Cleared),
                 Some(at) => match self.version(at) {
                     None => server(Call::Pod(at.pod.clone())),
                     Some(version) => {
-                        let role = (*on_delete == OnDelete::Strip).then_some(Role::None);
+                        let role = (*deletion_policy == DeletionPolicy::RemoveLabels).then_some(Role::None);
                         server(Call::Label { pod: at.pod.clone(), version, role, stamp: None })
                     }
                 },

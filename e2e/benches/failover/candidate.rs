@@ -42,7 +42,7 @@ const KEPT: Duration = Duration::from_hours(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// LeaderGroup. If its clients keep their connections, a pod that was active is deleted, so that they end.
-    Ours { managed: bool, ttl: &'static str, retry_interval: &'static str, kept: bool },
+    Ours { managed: bool, silence_timeout: &'static str, interval: &'static str, kept: bool },
     /// A Deployment with one replica, which is replaced.
     Kubernetes,
     /// Leader election with client-go, with arguments.
@@ -56,19 +56,27 @@ pub(crate) const CANDIDATES: [(&str, &str, Kind); 9] = [
     (
         "managed endpoints",
         "managed",
-        Kind::Ours { managed: true, ttl: "5s", retry_interval: "1s", kept: false },
+        Kind::Ours { managed: true, silence_timeout: "5s", interval: "1s", kept: false },
     ),
     (
-        "managed, ttl 1 s",
+        "managed, silence 1 s",
         "managed-1s",
-        Kind::Ours { managed: true, ttl: "1s", retry_interval: "200ms", kept: false },
+        Kind::Ours { managed: true, silence_timeout: "1s", interval: "200ms", kept: false },
     ),
-    ("kept connections", "kept", Kind::Ours { managed: true, ttl: "5s", retry_interval: "1s", kept: true }),
-    ("by selector", "selector", Kind::Ours { managed: false, ttl: "5s", retry_interval: "1s", kept: false }),
     (
-        "by selector, ttl 1 s",
+        "kept connections",
+        "kept",
+        Kind::Ours { managed: true, silence_timeout: "5s", interval: "1s", kept: true },
+    ),
+    (
+        "by selector",
+        "selector",
+        Kind::Ours { managed: false, silence_timeout: "5s", interval: "1s", kept: false },
+    ),
+    (
+        "by selector, silence 1 s",
         "selector-1s",
-        Kind::Ours { managed: false, ttl: "1s", retry_interval: "200ms", kept: false },
+        Kind::Ours { managed: false, silence_timeout: "1s", interval: "200ms", kept: false },
     ),
     ("Kubernetes alone", "kubernetes", Kind::Kubernetes),
     ("client-go", "client-go", Kind::ClientGo(&[])),
@@ -109,11 +117,11 @@ impl Candidate {
             role_label: RIVALS_LABEL,
             ..Workload::default()
         };
-        if let Kind::Ours { managed, ttl, retry_interval, kept } = kind {
+        if let Kind::Ours { managed, silence_timeout, interval, kept } = kind {
             workload = Workload {
                 managed,
-                ttl,
-                retry_interval,
+                silence_timeout,
+                interval,
                 role_label: ROLE_LABEL,
                 deletes_demoted: kept,
                 ..workload

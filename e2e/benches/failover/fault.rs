@@ -64,11 +64,11 @@ impl Fault {
         !matches!(self, Self::Crash | Self::Freeze)
     }
 
-    /// Whether it is measured for a candidate. Only ours can be asked for a switchover. The ttl matters only if silence
-    /// is the evidence, and client-go's retry period for planned changes.
+    /// Whether it is measured for a candidate. Only ours can be asked for a switchover. The silenceTimeout matters only
+    /// if silence is the evidence, and client-go's retry period for planned changes.
     pub(crate) fn concerns(self, kind: Kind) -> bool {
         match kind {
-            Kind::Ours { ttl: "1s", .. } => matches!(self, Self::Freeze | Self::PowerOff),
+            Kind::Ours { silence_timeout: "1s", .. } => matches!(self, Self::Freeze | Self::PowerOff),
             Kind::Ours { .. } => true,
             Kind::ClientGo([]) => {
                 matches!(self, Self::Deletion | Self::Drain | Self::Freeze | Self::PowerOff)

@@ -161,7 +161,7 @@ impl Outcome {
             ("managed endpoints", Fault::Deletion, 0.99, 100.0),
             ("managed endpoints", Fault::Crash, 0.5, 300.0),
             ("managed endpoints", Fault::PowerOff, 0.99, 5_100.0),
-            ("managed, ttl 1 s", Fault::PowerOff, 0.99, 1_100.0),
+            ("managed, silence 1 s", Fault::PowerOff, 0.99, 1_100.0),
         ];
         for (candidate, fault, share, limit) in targets {
             let labelled = times(self.rounds(candidate, fault), |round| round.labelled);

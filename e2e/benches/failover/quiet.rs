@@ -1,4 +1,4 @@
-//! False failovers: groups with a short ttl whose pods all work, while two builds keep every core busy.
+//! False failovers: groups with a short silenceTimeout whose pods all work, while two builds keep every core busy.
 
 use std::{convert::Infallible, path::Path, rc::Rc, time::Duration};
 
@@ -20,18 +20,18 @@ use crate::{
     report::Report,
 };
 
-/// The groups: name in the table, namespace, ttl and retryInterval.
+/// The groups: name in the table, namespace, silenceTimeout and interval.
 const GROUPS: [(&str, &str, Kind); 6] = [
-    ("ttl 5 s, retryInterval 1 s", "quiet-5s", of("5s", "1s")),
-    ("ttl 2 s, retryInterval 500 ms", "quiet-2s", of("2s", "500ms")),
-    ("ttl 1 s, retryInterval 200 ms", "quiet-1s", of("1s", "200ms")),
-    ("ttl 1 s, retryInterval 200 ms", "quiet-1s-more", of("1s", "200ms")),
-    ("ttl 1 s, retryInterval 100 ms", "quiet-100ms", of("1s", "100ms")),
-    ("ttl 1 s, retryInterval 100 ms", "quiet-100ms-more", of("1s", "100ms")),
+    ("silenceTimeout 5 s, interval 1 s", "quiet-5s", of("5s", "1s")),
+    ("silenceTimeout 2 s, interval 500 ms", "quiet-2s", of("2s", "500ms")),
+    ("silenceTimeout 1 s, interval 200 ms", "quiet-1s", of("1s", "200ms")),
+    ("silenceTimeout 1 s, interval 200 ms", "quiet-1s-more", of("1s", "200ms")),
+    ("silenceTimeout 1 s, interval 100 ms", "quiet-100ms", of("1s", "100ms")),
+    ("silenceTimeout 1 s, interval 100 ms", "quiet-100ms-more", of("1s", "100ms")),
 ];
 
-const fn of(ttl: &'static str, retry_interval: &'static str) -> Kind {
-    Kind::Ours { managed: false, ttl, retry_interval, kept: false }
+const fn of(silence_timeout: &'static str, interval: &'static str) -> Kind {
+    Kind::Ours { managed: false, silence_timeout, interval, kept: false }
 }
 
 /// Counts the changes of holder in this time. Each is a false failover.

@@ -38,12 +38,12 @@ pub struct Deadline {
 
 impl Deadline {
     /// The usual one of a change for this reason. `refused` is how long refusals must last until they are evidence.
-    pub fn usual(uid: &str, from: Moment, reason: &str, ttl: Duration, refused: Duration) -> Self {
+    pub fn usual(uid: &str, from: Moment, reason: &str, silence: Duration, refused: Duration) -> Self {
         let noticed = match reason {
             "PodDeleted" | "Switchover" | "NodeCordoned" | "Rollout" | "Failback" => ASKED,
             "ProbeRefused" => refused,
             // The kubelet reports when it notices, but by then the pod is silent at the latest.
-            _ => ttl,
+            _ => silence,
         };
         Self { uid: uid.to_owned(), from, within: noticed + ACTS, from_evidence: ACTS }
     }

@@ -2,7 +2,7 @@
 //!
 //! The API server's history shows what Kubernetes reports of a pod. What only the operator's probes see, the test must
 //! have caused itself ([`History::faults`]). Both count while they last, and then for as long as a change of holder may
-//! be late: [`ACTS`], and where the evidence is silence also the ttl.
+//! be late: [`ACTS`], and where the evidence is silence also its timeout.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -65,8 +65,8 @@ struct Replaced {
     at: Moment,
     /// When the declaration may have been sent. The test may let it take effect much later.
     sent: Moment,
-    /// The lock's ttl.
-    ttl: Duration,
+    /// How long the active pod may be silent.
+    silence_timeout: Duration,
     against: Vec<Report>,
 }
 
@@ -148,17 +148,17 @@ impl Replaced {
         let fits = reason.filter(is_told).is_none_or(explains);
         // Of a network that comes back, the first answers may be lost, too: a silence may still become complete. A
         // request that was carried out, and a pod that answers again, give no reason from then on.
-        let unnoticed = if explains("Silent") { self.ttl } else { Duration::ZERO };
+        let unnoticed = if explains("Silent") { self.silence_timeout } else { Duration::ZERO };
         fits && fault.uid == self.former.uid
             && fault.from <= self.at
             && self.is_in_time(fault.until, unnoticed)
     }
 
     /// The evidence that is not too old. A pod that was reported as well again may not have answered a probe since, so
-    /// the report counts for one more ttl. During a fault of the test all of the term counts: the same round of random
-    /// faults may take away the database, so that the change comes late.
+    /// the report counts for one more such time. During a fault of the test all of the term counts: the same round of
+    /// random faults may take away the database, so that the change comes late.
     fn that_counts(&self, caused: bool) -> Vec<Report> {
-        let counts = |report: &&Report| caused || self.is_in_time(report.until, self.ttl);
+        let counts = |report: &&Report| caused || self.is_in_time(report.until, self.silence_timeout);
         self.against.iter().filter(counts).copied().collect()
     }
 }
@@ -242,7 +242,7 @@ impl Pass {
                 former,
                 at,
                 sent: sent.map_or(at, |sent| sent.min(at)),
-                ttl: group.ttl,
+                silence_timeout: group.silence_timeout,
                 against: pod.against.clone(),
             });
         }

@@ -67,7 +67,7 @@ fn wrong(
     }
     let fencing = fencing?;
     let mut known = groups.values().filter(|group| group.namespace == change.id.namespace);
-    // With `onDelete: Keep` a pod loses its stamp and nothing else.
+    // With `deletionPolicy: Retain` a pod loses its stamp and nothing else.
     let active = known.any(|group| pod.is_active(&group.routing));
     // Others may remove the label. The operator never removes it alone.
     let label_removed = stamped_by.is_some_and(|group| pod.role(&group.routing).is_none());

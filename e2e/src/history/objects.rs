@@ -121,8 +121,8 @@ pub struct GroupView {
     pub routing: RoutingSpec,
     /// The lock's key, if the spec names one.
     pub key: Option<String>,
-    /// The lock's ttl.
-    pub ttl: Duration,
+    /// How long the active pod may be silent.
+    pub silence_timeout: Duration,
     /// The declared term.
     pub declaration: Declaration,
     /// The token in the status.
@@ -177,7 +177,7 @@ impl Object {
                     selector: group.spec.selector,
                     routing: group.spec.routing,
                     key: group.spec.lock.key,
-                    ttl: group.spec.lock.ttl.0,
+                    silence_timeout: group.spec.health.silence_timeout.0,
                     declaration: status.declaration,
                     token: status.token,
                     active: status.active.map(|active| active.uid),

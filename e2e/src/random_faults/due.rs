@@ -31,17 +31,17 @@ pub struct Struck {
 
 /// The failovers of a run that can be asked for.
 pub struct Due {
-    /// The ttl of the groups' locks.
-    ttl: Duration,
+    /// How long the active pods may be silent.
+    silence_timeout: Duration,
     /// Until when the operator may see late what happens.
     late_until: Moment,
     deadlines: Vec<Deadline>,
 }
 
 impl Due {
-    /// None yet. The locks of all groups have this ttl.
-    pub fn new(ttl: Duration) -> Self {
-        Self { ttl, late_until: Moment::default(), deadlines: Vec::new() }
+    /// None yet. The active pods of all groups may be silent for so long.
+    pub fn new(silence_timeout: Duration) -> Self {
+        Self { silence_timeout, late_until: Moment::default(), deadlines: Vec::new() }
     }
 
     /// Adds those of a round: its faults, one after the other, with the targets that were listed before. Everything
@@ -55,7 +55,7 @@ impl Due {
             {
                 let hinders = |one: &Struck| one.plan.stands_in_the_way_of(&pod.group);
                 if !earlier.iter().any(hinders) && fault.plan.leaves_what_replaces(pod, targets) {
-                    self.deadlines.extend(fault.deadline(&pod.uid, self.ttl));
+                    self.deadlines.extend(fault.deadline(&pod.uid, self.silence_timeout));
                 }
             }
         }
@@ -71,14 +71,14 @@ impl Due {
 
 impl Struck {
     /// The deadline of an active pod that it makes fail, if it is over before anything else is disturbed.
-    fn deadline(&self, uid: &str, ttl: Duration) -> Option<Deadline> {
+    fn deadline(&self, uid: &str, silence_timeout: Duration) -> Option<Deadline> {
         let reason = self.plan.kind.certain_reason()?;
         // The group's owner may be lost together with its pod. The next one sees the last heartbeat of its session up
         // to a heartbeat later, and waits for the session's ttl from then on. The pod's silence does not wait for that:
         // the deputy has probed it all the time. So the longer of the two counts, not their sum.
         let owner = if self.plan.nodes.is_empty() { Duration::ZERO } else { SESSION + BEAT };
         // No certain failure is noticed by refusals.
-        let deadline = Deadline::usual(uid, self.from, reason, ttl.max(owner), Duration::ZERO);
+        let deadline = Deadline::usual(uid, self.from, reason, silence_timeout.max(owner), Duration::ZERO);
         (deadline.from.plus(deadline.within) <= self.until).then_some(deadline)
     }
 

@@ -226,7 +226,8 @@ impl Scenario {
             "the status names {}, labelled active are {uids:?}",
             active.uid
         );
-        Ok(Active { pod: active.pod, uid: active.uid, node: active.node, token: status.token })
+        let node = active.node.context("the status names no node")?;
+        Ok(Active { pod: active.pod, uid: active.uid, node, token: status.token })
     }
 
     /// Waits until the group is Ready, one pod is active and every other pod is labelled standby and eligible.
@@ -248,10 +249,10 @@ impl Scenario {
             ensure!(Some(status.observed_generation) == generation, "the newest spec was not observed yet");
             let wanted = u32::try_from(self.workload.replicas)?;
             ensure!(
-                (status.eligible, status.members) == (wanted, wanted),
+                (status.eligible, status.replicas) == (wanted, wanted),
                 "{} of {} pods are eligible, {wanted} are wanted",
                 status.eligible,
-                status.members
+                status.replicas
             );
             for pod in self.members().await? {
                 let role =

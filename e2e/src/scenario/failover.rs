@@ -67,8 +67,8 @@ impl Scenario {
         );
         ensure!(after.token > before.token, "token {} follows {}", after.token, before.token);
         let spec = self.workload.group("x")?.spec;
-        let refused = spec.lock.retry_interval.0 * spec.health.failure_threshold;
-        let mut deadline = Deadline::usual(&before.uid, at, &reason, spec.lock.ttl.0, refused);
+        let refused = spec.health.interval.0 * spec.health.failure_threshold;
+        let mut deadline = Deadline::usual(&before.uid, at, &reason, spec.health.silence_timeout.0, refused);
         if let Some(within) = within {
             deadline = Deadline { within, from_evidence: within, ..deadline };
         }
@@ -79,7 +79,7 @@ impl Scenario {
             reason,
             failover_ms: ms(promotion.seen.since(at)),
             evidence_ms: promotion.evidence_ms,
-            ttl_ms: ms(spec.lock.ttl.0),
+            silence_timeout_ms: ms(spec.health.silence_timeout.0),
             deadline_ms: ms(deadline.within),
             ..Measured::default()
         };

@@ -21,8 +21,8 @@ pub struct Measured {
     pub failover_ms: u64,
     /// From the first evidence in the API server to that revision, if there was any there.
     pub evidence_ms: Option<u64>,
-    /// The lock's ttl.
-    pub ttl_ms: u64,
+    /// How long the active pod may be silent.
+    pub silence_timeout_ms: u64,
     /// The deadline of that revision, from the fault.
     pub deadline_ms: u64,
     /// From the old pod's last answer to the new one's first, through the Service.

@@ -36,10 +36,10 @@ pub struct Workload {
     pub name: String,
     /// How many pods.
     pub replicas: i32,
-    /// The lock's ttl.
-    pub ttl: &'static str,
-    /// The lock's retryInterval.
-    pub retry_interval: &'static str,
+    /// How long the active pod may be silent.
+    pub silence_timeout: &'static str,
+    /// How often each pod is probed.
+    pub interval: &'static str,
     /// The role label of the Service and the group.
     pub role_label: &'static str,
     /// Whether the operator writes the Service's endpoints.
@@ -60,8 +60,8 @@ impl Default for Workload {
         Self {
             name: "web".into(),
             replicas: 3,
-            ttl: "5s",
-            retry_interval: "1s",
+            silence_timeout: "5s",
+            interval: "1s",
             role_label: ROLE_LABEL,
             managed: false,
             deletes_demoted: false,
@@ -120,11 +120,14 @@ impl Workload {
             "metadata": { "name": name },
             "spec": {
                 "selector": { "matchLabels": { "app": self.name } },
-                "lock": { "ttl": self.ttl, "retryInterval": self.retry_interval },
                 "agent": agent,
                 "election": { "onDemote": if self.deletes_demoted { "Delete" } else { "Keep" } },
-                // busybox closes the connection of each probe, but serves many at a time.
-                "health": { "holdConnection": "Always" },
+                "health": {
+                    "interval": self.interval,
+                    "silenceTimeout": self.silence_timeout,
+                    // busybox closes the connection of each probe, but serves many at a time.
+                    "holdConnection": "Always",
+                },
                 "routing": {
                     "roleLabel": self.role_label,
                     "endpoints": if self.managed { Endpoints::Managed } else { Endpoints::Selector },
@@ -178,7 +181,7 @@ mod tests {
         assert_eq!(selector.get("example.com/role").map(String::as_str), Some("active"));
         let group = workload.group("other")?;
         assert_eq!(group.spec.routing.role_label, "example.com/role");
-        assert_eq!(group.spec.lock.ttl.0.as_secs(), 5);
+        assert_eq!(group.spec.health.silence_timeout.0.as_secs(), 5);
         Ok(())
     }
 }

@@ -66,7 +66,7 @@ fn failover() -> History {
     story.pod(11, "a", "standby", 2, "False");
     story.pod(13, "b", "active", 2, "True");
     let entry = json!({ "token": 2, "to": "b", "reason": "PodNotReady",
-        "at": "2026-01-01T00:00:00Z", "duration": "2s" });
+        "time": "2026-01-01T00:00:00Z", "duration": "2s" });
     story.group(14, &json!([entry]));
     story.0
 }

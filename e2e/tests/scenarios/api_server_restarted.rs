@@ -12,7 +12,7 @@ use leadergroup_e2e::{
 
 use crate::{foreign_labels::restores_a_label, ownership::owner};
 
-/// Longer than the lock's ttl.
+/// Longer than `health.silenceTimeout`.
 const AWAY: Duration = Duration::from_secs(8);
 /// Kubelets try again with growing pauses. If one comes back so late that Kubernetes takes its node for lost, its pods
 /// are out of their Services, and the operator replaces an active one that has not been ready for this long.

@@ -72,7 +72,8 @@ async fn replaced(
     before: &Active,
 ) -> Result<()> {
     let at = change.begin(s, before, &number.to_string()).await?;
-    let silence = if change.hangs() { s.workload.group(NAME)?.spec.lock.ttl.0 } else { Duration::ZERO };
+    let silence =
+        if change.hangs() { s.workload.group(NAME)?.spec.health.silence_timeout.0 } else { Duration::ZERO };
     let within = Some(silence + REPLACED);
     let replaced = async {
         let after =

@@ -36,7 +36,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         // A standby that answers one probe late on a busy machine is not counted until it answers the next one.
         eventually("what kubectl shows", STARTED, async || {
             let shown = s.stage.run_kubectl(&["get", "-n", &s.namespace, "lg", &group]).await?;
-            for word in ["ACTIVE", "NODE", "TOKEN", "READY", "STATUS", "3/3", &active.pod, &active.node] {
+            for word in ["ACTIVE", "NODE", "TOKEN", "ELIGIBLE", "STATUS", "3/3", &active.pod, &active.node] {
                 ensure!(shown.contains(word), "`kubectl get lg` does not show {word}:\n{shown}");
             }
             explains(s, &active.pod).await

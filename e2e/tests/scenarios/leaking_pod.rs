@@ -23,7 +23,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             client.reaches(&active.pod).await?;
             // A pod that becomes active again was already killed before.
             let leaking = container(s, &active.pod).await?.container_id;
-            // On a busy machine it may hang at its limit for longer than the ttl before the kernel kills it.
+            // On a busy machine it may hang at its limit for longer than `health.silenceTimeout` before the kernel
+            // kills it.
             let evidence = [&CRASHED[..], &["Silent"]].concat();
             s.fails_for([active.uid.clone()], &evidence);
             s.order(&active.pod, "leak").await?;

@@ -18,7 +18,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
             );
             let status = s.group().await?.status.unwrap_or_default();
             ensure!(
-                status.active.is_none() && status.members == 0,
+                status.active.is_none() && status.replicas == 0,
                 "the status still has {:?}",
                 status.active
             );

@@ -38,8 +38,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         // The older one waits for a new pod that only it selects; the younger one has one.
         let of_other = uid(s, &other).await?;
         s.fails_for([before.uid.clone(), of_other.clone()], &["PodDeleted"]);
-        let ttl = s.workload.group("x")?.spec.lock.ttl.0;
-        let due = Deadline::usual(&of_other, Moment::now(), "PodDeleted", ttl, Duration::ZERO);
+        let silence = s.workload.group("x")?.spec.health.silence_timeout.0;
+        let due = Deadline::usual(&of_other, Moment::now(), "PodDeleted", silence, Duration::ZERO);
         for pod in [&other, &before.pod] {
             s.pods().delete(pod, &DeleteParams::default()).await?;
         }

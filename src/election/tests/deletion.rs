@@ -6,12 +6,12 @@ use super::*;
 fn a_deleted_group_goes_row_first_finalizer_last() {
     let mut world = settled();
     world.deleting = true;
-    world.policy.on_delete = OnDelete::Keep;
+    world.policy.deletion_policy = DeletionPolicy::Retain;
     let mut case = Case::stable(world);
     assert_eq!(case.effect(), Effect::Tombstone);
     case.answer(Outcome::Tombstoned);
     let pods = vec![known("a"), known("b"), known("c")];
-    assert_eq!(case.effect(), Effect::Clear { on_delete: OnDelete::Keep, pods });
+    assert_eq!(case.effect(), Effect::Clear { deletion_policy: DeletionPolicy::Retain, pods });
     case.answer(Outcome::Cleared);
     assert_eq!(case.effect(), Effect::Unfinalize);
     case.answer(Outcome::Unfinalized);

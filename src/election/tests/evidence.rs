@@ -207,3 +207,50 @@ fn the_former_holder_of_an_unfinished_term_is_the_pod_that_was_active() {
     assert_eq!(case.finished().from, Some(pod("a")));
     assert!(case.group.lapses.has("uid-a") && !case.group.lapses.has("uid-b"));
 }
+
+/// Answers the calls of a change of holder from a to b, and returns what it says of itself.
+fn carry_out(case: &mut Case) -> Finished {
+    for outcome in [
+        Outcome::Granted { token: 6 },
+        Outcome::Declared,
+        Outcome::Stripped,
+        Outcome::Promoted,
+        Outcome::Confirmed,
+    ] {
+        case.answer(outcome);
+    }
+    case.finished()
+}
+
+#[test]
+fn a_change_takes_as_long_as_the_former_pod_was_silent_and_not_only_since_the_verdict() {
+    let silent_for = |time: Duration| {
+        let mut world = with(Verdict::Silent);
+        world.members[0].silent_since = Some(NOW - time);
+        world
+    };
+    let five = Duration::from_secs(5);
+    assert_eq!(carry_out(&mut Case::stable(silent_for(five))).took, five);
+    // The delay counts from the verdict, and the silence is part of what the change took.
+    let mut delayed = silent_for(five);
+    delayed.policy.delay = Duration::from_secs(3);
+    let mut case = Case::stable(delayed);
+    assert!(case.asked.is_empty());
+    case.now += Duration::from_secs(3);
+    case.step(Event::Tick);
+    assert_eq!(carry_out(&mut case).took, Duration::from_secs(8));
+    // Meanwhile the silent pod was deleted.
+    let mut delayed = silent_for(five);
+    delayed.policy.delay = Duration::from_secs(3);
+    let mut case = Case::stable(delayed.clone());
+    case.now += Duration::from_secs(1);
+    (delayed.members[0].verdict, delayed.members[0].silent_since) =
+        (Verdict::Ended(Reason::PodDeleted), None);
+    case.world(delayed);
+    assert_eq!(carry_out(&mut case).took, Duration::from_secs(6));
+    // Other evidence counts from its first sight.
+    assert_eq!(
+        carry_out(&mut Case::stable(with(Verdict::Failing(Reason::ProbeRefused)))).took,
+        Duration::ZERO
+    );
+}

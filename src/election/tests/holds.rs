@@ -1,11 +1,11 @@
-//! What holds a change up: the lock delay, a pause, and an obstacle.
+//! What holds a change up: the election delay, a pause, and an obstacle.
 
 use super::*;
 
 #[test]
-fn the_lock_delay_waits_after_an_unclean_end_only() {
+fn the_delay_waits_after_an_unclean_end_only() {
     let delayed = |mut world: World| {
-        world.policy.lock_delay = Duration::from_secs(3);
+        world.policy.delay = Duration::from_secs(3);
         Case::stable(world)
     };
     let mut case = delayed(with(Verdict::Silent));
@@ -18,9 +18,9 @@ fn the_lock_delay_waits_after_an_unclean_end_only() {
 }
 
 #[test]
-fn the_lock_delay_of_a_new_holder_begins_with_its_own_failure() {
+fn the_delay_of_a_new_holder_begins_with_its_own_failure() {
     let mut world = with(Verdict::Silent);
-    world.policy.lock_delay = Duration::from_secs(3);
+    world.policy.delay = Duration::from_secs(3);
     let mut case = Case::stable(world.clone());
     case.now += Duration::from_secs(3);
     case.step(Event::Tick);
@@ -43,9 +43,9 @@ fn the_lock_delay_of_a_new_holder_begins_with_its_own_failure() {
 }
 
 #[test]
-fn the_lock_delay_of_a_holder_that_another_replica_chose_begins_with_its_own_failure() {
+fn the_delay_of_a_holder_that_another_replica_chose_begins_with_its_own_failure() {
     let mut world = with(Verdict::Silent);
-    world.policy.lock_delay = Duration::from_secs(3);
+    world.policy.delay = Duration::from_secs(3);
     let mut case = Case::stable(world.clone());
     case.now += Duration::from_secs(3);
     case.step(Event::Tick);
@@ -91,7 +91,7 @@ fn a_crash_that_a_read_cannot_refute_waits_for_the_pause_and_for_the_delay_as_an
         case.asked.is_empty()
     };
     assert!(waits(&|policy| policy.paused = true));
-    assert!(waits(&|policy| policy.lock_delay = Duration::from_secs(3)));
+    assert!(waits(&|policy| policy.delay = Duration::from_secs(3)));
     assert!(!waits(&|_| {}), "nothing else delays it");
 }
 
@@ -132,7 +132,7 @@ fn a_pause_that_comes_while_the_holder_is_read_holds_until_it_is_lifted() {
 fn the_delay_is_skipped_only_if_the_read_shows_an_end_too() {
     let delay = Duration::from_secs(3);
     let mut ended = with(Verdict::Ended(Reason::DisruptionTarget));
-    ended.policy.lock_delay = delay;
+    ended.policy.delay = delay;
     let mut unwell = ended.clone();
     unwell.members[0].verdict = Verdict::Failing(Reason::PodNotReady);
     for after in [&ended, &unwell] {
@@ -166,9 +166,9 @@ fn the_delay_is_skipped_only_if_the_read_shows_an_end_too() {
 }
 
 #[test]
-fn a_holder_that_recovers_under_an_obstacle_has_the_whole_lock_delay_the_next_time() {
+fn a_holder_that_recovers_under_an_obstacle_has_the_whole_delay_the_next_time() {
     let obstructed = |mut world: World, obstacle: bool| {
-        world.policy.lock_delay = Duration::from_secs(3);
+        world.policy.delay = Duration::from_secs(3);
         world.obstacle = obstacle.then_some(Reason::SelectedByOtherGroup);
         world
     };
@@ -284,13 +284,13 @@ fn a_group_lacks_a_candidate_only_while_a_pod_could_become_active() {
     assert!(!lacks(&lonely(&|world| world.obstacle = Some(Reason::InvalidSpec))));
     assert!(!lacks(&lonely(&|world| world.members[1].verdict = Verdict::Eligible)));
     assert!(!lacks(&lonely(&|world| world.members[0].verdict = Verdict::Unknown)), "it may work");
-    let mut delayed = lonely(&|world| world.policy.lock_delay = Duration::from_secs(30));
+    let mut delayed = lonely(&|world| world.policy.delay = Duration::from_secs(30));
     assert!(!lacks(&delayed));
     delayed.now += Duration::from_secs(30);
     assert!(lacks(&delayed));
     let ended = Verdict::Ended(Reason::PodDeleted);
     let ended = lonely(&|world| {
-        world.policy.lock_delay = Duration::from_secs(30);
+        world.policy.delay = Duration::from_secs(30);
         world.members[0].verdict = ended;
     });
     assert!(lacks(&ended) || ended.group.busy());

@@ -27,7 +27,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::*;
-use crate::api::{Declaration, OnDelete, PodAt, PodRef, Reason, Role, Verdict};
+use crate::api::{Declaration, DeletionPolicy, PodAt, PodRef, Reason, Role, Verdict};
 
 const NOW: Duration = Duration::from_secs(1_000);
 const GRANT: Uuid = Uuid::from_u128(7);

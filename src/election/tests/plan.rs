@@ -56,7 +56,7 @@ fn a_plan_is_what_the_group_would_do() {
     paused.policy.paused = true;
     assert_eq!(planned(&paused, held()), (vec![], None, Rest::Paused { against }));
     let mut delayed = with(Verdict::Silent);
-    delayed.policy.lock_delay = Duration::from_secs(9);
+    delayed.policy.delay = Duration::from_secs(9);
     let rest = Rest::Waiting { remaining: Duration::from_secs(9) };
     assert_eq!(planned(&delayed, held()), (vec![], None, rest));
     let mut blocked = with(Verdict::Silent);

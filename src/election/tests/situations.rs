@@ -201,7 +201,11 @@ impl Past {
         let mut group = Group::new(world.clone());
         (group.known.row, group.known.declared) = (known.row.clone(), known.declared.clone());
         (group.calls.seed, group.calls.last) = (OWN.as_u128(), 1);
-        group.delays.lost = known.row.holder.as_ref().map(|holder| (holder.uid.clone(), NOW));
+        group.delays.lost = known.row.holder.as_ref().map(|holder| pacing::Lost {
+            uid: holder.uid.clone(),
+            since: NOW,
+            down: NOW,
+        });
         match self {
             Self::Nothing => {}
             Self::RefusedNow => group.refusals.set_time(NOW),

@@ -63,7 +63,7 @@ fn reading(group: &Group) -> GroupReading {
         eligible: count(&|member| member.verdict == Verdict::Eligible),
         members: count(&|_| true),
         token: election.row().token,
-        changed_at: status.and_then(|status| status.history.first()).map(|change| change.at.0.as_second()),
+        changed_at: status.and_then(|status| status.history.first()).map(|change| change.time.0.as_second()),
         conditions: group.report.conditions.clone(),
     }
 }

@@ -1,5 +1,5 @@
 //! Carries out what the ownership of the groups asks for: claiming groups, giving them away, and what replicas ask each
-//! other about holders. Nothing waits for an answer of another replica: without one, silence counts after the ttl.
+//! other about holders. Nothing waits for an answer of another replica: without one, silence counts after its timeout.
 
 use std::{sync::Arc, time::Duration};
 
@@ -276,8 +276,8 @@ impl Controller {
             return;
         }
         let Some(group) = self.groups.get(name) else { return };
-        let ttl = group.record().object.spec.lock.ttl.0;
-        self.own(name, Event::Heard { pod, ttl }, now);
+        let silence_timeout = group.record().object.spec.health.silence_timeout.0;
+        self.own(name, Event::Heard { pod, silence_timeout }, now);
     }
 
     /// Another replica has asked or answered.

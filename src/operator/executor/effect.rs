@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::Context;
 use crate::{
-    api::{Endpoints, OnDelete, PodAt, PodRef, Reason, Role, RoleChange, Sighting},
+    api::{DeletionPolicy, Endpoints, PodAt, PodRef, Reason, Role, RoleChange, Sighting},
     election::{Effect, GrantRequest, Outcome, Rejection, Row, Ticket},
     health::{PodFacts, Readiness},
     hooks,
@@ -186,7 +186,7 @@ impl Call<'_> {
             Effect::Tell { role, token, reason, pods } => self.tell(role, token, reason, pods).await?,
             Effect::Delete(pods) => deleted(router.delete_pods(group, &pods).await)?,
             Effect::Tombstone => self.bury().await?,
-            Effect::Clear { on_delete, pods } => self.clear(on_delete, &pods).await?,
+            Effect::Clear { deletion_policy, pods } => self.clear(deletion_policy, &pods).await?,
             Effect::Unfinalize => {
                 let seen = Sighting(Ok(self.record.object.clone()));
                 router.set_finalizer_of(group, seen, false).await?;
@@ -214,11 +214,11 @@ impl Call<'_> {
         Ok(Outcome::Confirmed)
     }
 
-    async fn clear(&self, on_delete: OnDelete, pods: &[PodAt]) -> Result<Outcome, Failure> {
+    async fn clear(&self, deletion_policy: DeletionPolicy, pods: &[PodAt]) -> Result<Outcome, Failure> {
         let (router, group) = (&self.context.router, &self.record.reference);
-        let mut cleared = router.clear(group, on_delete, pods).await;
+        let mut cleared = router.clear(group, deletion_policy, pods).await;
         // Whatever the spec says now: slices may be left of a time when it said something else.
-        if self.context.manages_endpoints && on_delete == OnDelete::Strip {
+        if self.context.manages_endpoints && deletion_policy == DeletionPolicy::RemoveLabels {
             cleared = cleared.and(router.withdraw(group).await);
         }
         cleared.map_err(|error| {

@@ -42,7 +42,7 @@ impl History {
             to: name(&finished.to),
             reason: finished.reason.to_string(),
             // Whole seconds and milliseconds: what the API server returns must compare equal to what was written.
-            at: Time(Timestamp::from_second(at).unwrap_or_default()),
+            time: Time(Timestamp::from_second(at).unwrap_or_default()),
             duration: HumanDuration(Duration::from_millis(
                 u64::try_from(finished.took.as_millis()).unwrap_or(u64::MAX),
             )),
@@ -61,7 +61,7 @@ mod tests {
     fn a_history_that_another_replica_wrote_is_kept_with_its_releases_and_an_old_one_is_not() {
         let change = |token: i64, to: Option<&str>| -> HistoryEntry {
             let change = json!({ "token": token, "to": to, "reason": "PodDeleted",
-                "at": "2026-01-01T00:00:00Z", "duration": "1s" });
+                "time": "2026-01-01T00:00:00Z", "duration": "1s" });
             serde_json::from_value(change).expect("an entry")
         };
         let promoted = || change(5, Some("web-0"));

@@ -150,7 +150,7 @@ impl Group {
     }
 
     fn first_probes_end(&self) -> Duration {
-        self.ownership.ours_since().unwrap_or_default() + self.record.object.spec.lock.retry_interval.0 * 2
+        self.ownership.ours_since().unwrap_or_default() + self.record.object.spec.health.interval.0 * 2
     }
 
     /// When the group has to be looked at next although nothing happens.

@@ -77,13 +77,13 @@ impl fmt::Display for ProbeCoverage {
             Self::NoProbe => write!(
                 f,
                 "the pods have no probe that can be run from outside: write a readinessProbe with httpGet or grpc, or \
-                 spec.health.probe. Now only the kubelet's report counts; a hang is not detected within lock.ttl, and a \
+                 spec.health.probe. Now only the kubelet's report counts; a hang is not detected within health.silenceTimeout, and a \
                  lost node only after {lost}s"
             ),
             Self::Unusable { pod, why } => write!(
                 f,
                 "{pod} cannot be probed: {why}. Until then only the kubelet's report counts; a hang is not detected \
-                 within lock.ttl, and a lost node only after {lost}s"
+                 within health.silenceTimeout, and a lost node only after {lost}s"
             ),
             Self::Hindered(cause) => {
                 f.write_str("the operator itself cannot probe the pods, which are not the cause: ")?;

@@ -249,12 +249,12 @@ impl IndexedGroup {
         World {
             members: self.pods.iter().map(|(uid, pod)| member(uid, pod)).collect(),
             policy: Policy {
-                lock_delay: spec.lock.lock_delay.0,
+                delay: spec.election.delay.0,
                 paused: spec.paused,
                 failback: fails_back.then_some(spec.election.failback_delay.0),
                 leaves_before_rollout: spec.election.on_rollout == PlannedLoss::Handover,
                 deletes_demoted: spec.election.on_demote == OnDemote::Delete,
-                on_delete: spec.on_delete,
+                deletion_policy: spec.deletion_policy,
                 agent: spec.agent.as_ref().map(|agent| AgentPolicy {
                     lease: agent.lease_duration.0,
                     stop_timeout: agent.stop_timeout.0,

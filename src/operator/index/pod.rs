@@ -47,9 +47,9 @@ impl TrackedPod {
         let facts = PodFacts::from_pod(pod, &record.object.spec);
         self.evidence.set_thresholds(thresholds(&facts, record));
         self.evidence.kubelet(&facts, now);
-        let Member { verdict, agent, asked_at, .. } = self.member;
+        let Member { verdict, agent, asked_at, silent_since, .. } = self.member;
         let ended = self.ended(&facts);
-        let member = Member { verdict, agent, asked_at, ended, ..member(pod, &facts, record) };
+        let member = Member { verdict, agent, asked_at, silent_since, ended, ..member(pod, &facts, record) };
         // The next world has the new version; nothing is decided because of it.
         self.facts.resource_version.clone_from(&facts.resource_version);
         self.member.version.clone_from(&member.version);
@@ -112,6 +112,8 @@ impl TrackedPod {
         };
         let lease = leases.of(self.node());
         let after = self.evidence.verdict(judged_as, &lease, now);
+        let silent_since = || self.evidence.silent_since(&lease, now);
+        self.member.silent_since = (after == Verdict::Silent).then(silent_since).flatten();
         let hindrance = self.evidence.hindrance(now);
         let before = std::mem::replace(&mut self.hindrance, hindrance);
         (std::mem::replace(&mut self.member.verdict, after), before) != (after, hindrance)
@@ -170,8 +172,8 @@ impl TrackedPod {
         Some(Target {
             ip,
             probe: probe.clone(),
-            interval: spec.lock.retry_interval.0,
-            listen: spec.lock.ttl.0,
+            interval: spec.health.interval.0,
+            listen: spec.health.silence_timeout.0,
             hold,
             threshold: spec.health.failure_threshold,
             is_holder,
@@ -212,6 +214,7 @@ fn member(pod: &Pod, facts: &PodFacts, record: &Record) -> Member {
         verdict: Verdict::Unknown,
         agent: None,
         asked_at: None,
+        silent_since: None,
         restarts: facts.restarts.as_ref().map_or(0, |restarts| restarts.count),
         ended: Vec::new(),
         created: facts.created.map_or(i64::MAX, jiff::Timestamp::as_second),

@@ -368,7 +368,7 @@ mod tests {
     #[tokio::test]
     async fn a_group_that_cannot_be_decoded_or_read_is_not_claimed() {
         let mut wrong = object(false);
-        wrong["spec"]["onDelete"] = "Explode".into();
+        wrong["spec"]["deletionPolicy"] = "Explode".into();
         for found in [wrong, json!(500)] {
             let answer = resolved(Some(found.clone()), Claimed::Missing).await;
             assert!(matches!(answer, Err(Trouble::Unreachable(_))), "{found}: {answer:?}");

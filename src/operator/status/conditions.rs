@@ -46,16 +46,16 @@ pub(in crate::operator) fn labelled_holder(view: View<'_>) -> Option<&Member> {
     view.group.election().member(view.group.holder()?).filter(|member| member.role == Role::Active)
 }
 
-/// The conditions of a group, of which `eligible` of `members` pods could be active.
+/// The conditions of a group, of which `eligible` of `replicas` pods could be active.
 pub(in crate::operator) fn findings(
     view: View,
     eligible: u32,
-    members: u32,
+    replicas: u32,
     hindrance: Option<&Hindrance>,
 ) -> Vec<Finding> {
     use ConditionType as C;
     let accepted = accepted(view);
-    let active = activity(view, eligible, members, hindrance);
+    let active = activity(view, eligible, replicas, hindrance);
     let routed = routed(view);
     let store = match (hindrance, &view.group.trouble) {
         (Some(Hindrance::Lock(outage)), _) => finding(
@@ -183,7 +183,7 @@ fn carried_out(view: View) -> Finding {
     finding(Accepted, true, Reason::AsExpected, message)
 }
 
-fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindrance>) -> Finding {
+fn activity(view: View, eligible: u32, replicas: u32, hindrance: Option<&Hindrance>) -> Finding {
     use ConditionType::Active;
     if let Some(member) = labelled_holder(view) {
         return activity_of(view, member, eligible);
@@ -198,7 +198,7 @@ fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindranc
     if let Some(message) = view.seen.contested().filter(|_| eligible == 0) {
         return finding(Active, false, Reason::SelectedByOtherGroup, message);
     }
-    if members == 0 {
+    if replicas == 0 {
         let label = &view.group.record().reference.marks.label;
         let message = format!(
             "spec.selector matches no pod in this namespace; compare it with the labels of the pods. If no pod is \
@@ -214,7 +214,7 @@ fn activity(view: View, eligible: u32, members: u32, hindrance: Option<&Hindranc
             Some(hindered) => format!(": {hindered}"),
             None => format!("; {}", what_to_check(&view.group.record().object.spec)),
         };
-        let message = format!("none of {members} pods could be active{cause}");
+        let message = format!("none of {replicas} pods could be active{cause}");
         return finding(Active, false, Reason::NoEligiblePod, message);
     }
     // The holder is not labelled.

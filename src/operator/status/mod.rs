@@ -29,10 +29,10 @@ pub(super) fn status(
     let election = view.group.election();
     let members = &election.world().members;
     let eligible = members.iter().filter(|member| election.is_available(member)).count();
-    let (eligible, members) = (count(eligible), count(members.len()));
-    let eligible = if awaits_first_probes { eligible.max(old.eligible.min(members)) } else { eligible };
+    let (eligible, replicas) = (count(eligible), count(members.len()));
+    let eligible = if awaits_first_probes { eligible.max(old.eligible.min(replicas)) } else { eligible };
     let generation = record.object.metadata.generation.unwrap_or_default();
-    let mut findings = findings(view, eligible, members, hindrance);
+    let mut findings = findings(view, eligible, replicas, hindrance);
     let known = old.observed_generation >= 0;
     if known && hindrance.is_some() && !view.group.is_owned() {
         // Without ownership a replica knows what keeps it from working, and what the labels are. All else stays as the
@@ -57,8 +57,8 @@ pub(super) fn status(
         key: Some(record.key.to_string()),
         declaration: old.declaration.clone(),
         eligible,
-        members,
-        ready: format!("{eligible}/{members}"),
+        replicas,
+        eligible_summary: format!("{eligible}/{replicas}"),
         switchover: switchover(view, &old),
         history: view.group.history.entries().to_vec(),
         conditions: conditions(findings, generation, &old.conditions),
@@ -74,8 +74,8 @@ pub(super) fn patch(old: Option<&LeaderGroupStatus>, wanted: &LeaderGroupStatus)
             "active": wanted.active,
             "key": wanted.key,
             "eligible": wanted.eligible,
-            "members": wanted.members,
-            "ready": wanted.ready,
+            "replicas": wanted.replicas,
+            "eligibleSummary": wanted.eligible_summary,
             "switchover": wanted.switchover,
             "history": wanted.history,
             "conditions": wanted.conditions,
@@ -157,11 +157,11 @@ fn active(view: View<'_>, old: &LeaderGroupStatus) -> Option<ActivePod> {
     let recorded =
         view.group.history.entries().first().filter(|entry| entry.to.as_ref() == Some(&member.pod.name));
     let since =
-        known.or_else(|| recorded.map(|entry| entry.at.clone())).unwrap_or_else(|| Time(Timestamp::now()));
+        known.or_else(|| recorded.map(|entry| entry.time.clone())).unwrap_or_else(|| Time(Timestamp::now()));
     Some(ActivePod {
         pod: member.pod.name.clone(),
         uid: member.pod.uid.clone(),
-        node: member.node.clone().unwrap_or_default(),
+        node: member.node.clone(),
         since,
     })
 }

@@ -44,14 +44,14 @@ mod tests {
             "apiVersion": "leadergroup.dev/v1alpha1",
             "kind": "LeaderGroup",
             "metadata": { "namespace": "shop", "name": "web", "uid": "u1", "resourceVersion": "5" },
-            "spec": { "selector": { "matchLabels": { "app": "web" } }, "onDelete": "Explode" },
+            "spec": { "selector": { "matchLabels": { "app": "web" } }, "deletionPolicy": "Explode" },
         })
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_report_is_repeated_until_it_is_written_and_not_for_ever() {
         let sighting: Sighting = serde_json::from_value(object()).expect("metadata");
-        let unreadable = sighting.0.expect_err("there is no such onDelete");
+        let unreadable = sighting.0.expect_err("there is no such deletionPolicy");
         for (answer, attempts) in [(object(), 1), (json!(500), PAUSES.len())] {
             let api = FakeApi::with(vec![(STATUS, answer)]);
             report(&api.context.router, &unreadable).await;

@@ -126,7 +126,7 @@ fn a_group_is_claimed_by_the_replica_that_it_falls_to_and_after_a_while_by_any()
     answered(&mut group, Claimed::By { session: chosen }, &of_other, s(115));
     // This replica has offered to take it.
     let pod: Arc<str> = "b".into();
-    let heard = Event::Heard { pod: pod.clone(), ttl: s(3) };
+    let heard = Event::Heard { pod: pod.clone(), silence_timeout: s(3) };
     assert_eq!(group.step(heard, replica(&of_other), s(115)), Some(Effect::Vouch(pod)));
     assert!(!due_at(&mut group, 116_000), "the owner has not given it up");
     give_up(&mut group, &of_other);
@@ -343,7 +343,7 @@ fn events(key: &Key, own: SessionId, other: SessionId) -> Vec<(&'static str, Eve
         ("PassOn", Event::PassOn),
         ("NotGiven", Event::NotGiven),
         ("Unheard", Event::Unheard { pod: pod.clone(), blind: false }),
-        ("Heard", Event::Heard { pod: pod.clone(), ttl: s(5) }),
+        ("Heard", Event::Heard { pod: pod.clone(), silence_timeout: s(5) }),
         ("HeardElsewhere", Event::HeardElsewhere(pod)),
     ];
     for deaf in [false, true] {

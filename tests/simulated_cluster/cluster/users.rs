@@ -191,9 +191,11 @@ impl Cluster {
         self.change(Kind::LeaderGroup, NAMESPACE, group, |group| edit(&mut group["status"]))
     }
 
-    /// A user sets the ttl of a group's lock.
-    pub fn set_ttl(&self, group: &str, ttl: &str) -> bool {
-        self.change(Kind::LeaderGroup, NAMESPACE, group, |group| group["spec"]["lock"]["ttl"] = ttl.into())
+    /// A user sets how long the active pod of a group may be silent.
+    pub fn set_silence_timeout(&self, group: &str, time: &str) -> bool {
+        self.change(Kind::LeaderGroup, NAMESPACE, group, |group| {
+            group["spec"]["health"]["silenceTimeout"] = time.into();
+        })
     }
 
     /// A user deletes a group. Returns whether it was there, and was not being deleted.

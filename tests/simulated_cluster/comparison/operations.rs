@@ -219,12 +219,12 @@ fn merge_group(sequence: &mut Sequence) -> Call {
         json!({}),
         json!({ "spec": { "paused": true } }),
         json!({ "spec": { "paused": null, "election": null } }),
-        json!({ "spec": { "onDelete": "Explode" } }),
+        json!({ "spec": { "deletionPolicy": "Explode" } }),
         json!({ "spec": { "health": { "failureThreshold": "x" } } }),
         json!({ "spec": null }),
     ];
     let statuses = [
-        json!({ "status": { "ready": "1/1", "other": 1 }, "more": {} }),
+        json!({ "status": { "eligibleSummary": "1/1", "other": 1 }, "more": {} }),
         json!({ "status": { "declaration": { "token": -1 } } }),
         json!({ "status": { "token": 3, "ready": null } }),
         json!({ "status": null }),
@@ -257,8 +257,8 @@ fn json_patch(sequence: &mut Sequence) -> Call {
             ("add", "/status/token", json!(1)),
             // See `merge_group`.
             ("add", "/status/token", if status { json!("text") } else { json!(4) }),
-            ("add", "/status/ready", json!("1/1")),
-            ("add", "/status/ready", json!(null)),
+            ("add", "/status/eligibleSummary", json!("1/1")),
+            ("add", "/status/eligibleSummary", json!(null)),
             ("add", "/status/active", json!(null)),
             (
                 "add",

@@ -110,7 +110,7 @@ const KINDS: &[Fault] = &[
     fault("a stamp is edited", users::edit_stamp),
     fault("a fencing token is edited", users::edit_fencing_token),
     fault("a declaration is edited", users::edit_declaration),
-    fault("a ttl is changed", users::change_ttl),
+    fault("a silence timeout is changed", users::change_silence_timeout),
     fault("a group is deleted and created again", users::delete_group),
     fault("a second group selects the pods", users::add_second_group),
     fault("a webhook denies", webhooks::denies),

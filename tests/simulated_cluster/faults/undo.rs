@@ -57,7 +57,7 @@ pub enum Undo {
     /// Nothing but a look at what came of it.
     RolledOut(String, &'static str),
     Scaled(String, &'static str),
-    Ttl(String),
+    SilenceTimeout(String),
     /// The agents of a group are turned on again.
     AgentsOff(String),
     /// The lease of a group's agents is as at first.
@@ -89,7 +89,7 @@ impl Undo {
                 | Self::Second { .. }
                 | Self::Cordon(_)
                 | Self::Paused(_)
-                | Self::Ttl(_)
+                | Self::SilenceTimeout(_)
                 | Self::AgentsOff(_)
                 | Self::Lease(_)
         )
@@ -199,8 +199,8 @@ fn end(run: &mut Simulation, what: Undo) {
         Undo::Paused(group) => {
             run.cluster.pause(&group, false);
         }
-        Undo::Ttl(group) => {
-            run.cluster.set_ttl(&group, "5s");
+        Undo::SilenceTimeout(group) => {
+            run.cluster.set_silence_timeout(&group, "5s");
         }
         Undo::AgentsOff(group) | Undo::Lease(group) => {
             run.cluster.set_agents_back(&group);

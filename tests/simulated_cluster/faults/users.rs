@@ -103,10 +103,10 @@ fn declared(group: &Object) -> Option<i64> {
     group.value()["status"]["declaration"]["token"].as_i64().filter(|token| *token > 0)
 }
 
-pub fn change_ttl(run: &mut Simulation, _: &'static str) -> Begun {
+pub fn change_silence_timeout(run: &mut Simulation, _: &'static str) -> Begun {
     let group = run.any_group();
-    let ttl = ["3s", "8s"][run.random.below(2)];
-    lasts(run.cluster.set_ttl(&group, ttl), Undo::Ttl(group))
+    let time = ["3s", "8s"][run.random.below(2)];
+    lasts(run.cluster.set_silence_timeout(&group, time), Undo::SilenceTimeout(group))
 }
 
 /// A user deletes a group, and creates it again when it is gone.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{Api, ResourceExt as _};
 use leadergroup::{
-    api::{Declaration, OnDelete, PodAt, PodRef, Role},
+    api::{Declaration, DeletionPolicy, PodAt, PodRef, Role},
     routing::{
         Basis, Declared, GroupRef, Promoted, Published, Reported, Router, SliceChange, Stripped, Trial,
         slice, stamp_of,
@@ -50,7 +50,7 @@ async fn a_change_of_holder_from_the_declaration_to_the_deletion_of_the_group() 
     assert!(matches!(router.strip(&group, 2, &[seen]).await.unwrap(), Stripped::Done(_, true)));
     let other = PodRef { uid: "00000000-0000-4000-8000-000000000000".into(), ..second.clone() };
     assert!(matches!(router.try_change(&group, KEY, 2, &other, None).await.unwrap(), Trial::Gone));
-    router.clear(&group, OnDelete::Strip, &[]).await.unwrap();
+    router.clear(&group, DeletionPolicy::RemoveLabels, &[]).await.unwrap();
     let pod = router.pod(&group, &first).await.unwrap().unwrap();
     assert_eq!((group.marks.role(&pod), stamp_of(&pod)), (Role::None, None));
     let options = crate::api_server::DeleteOptions::default();
@@ -68,13 +68,13 @@ async fn a_report_is_bound_to_the_version_and_leaves_the_declaration() {
     let (group, pod) = (stage.group(), stage.pod("web-0"));
     router.declare(&group, &Declaration::default(), &term(1, &pod)).await.unwrap();
     let seen = router.group(&group).await.unwrap().unwrap().resource_version().unwrap();
-    let status = json!({ "ready": "1/1", "members": 1, "active": null });
+    let status = json!({ "eligibleSummary": "1/1", "replicas": 1, "active": null });
     let reported = router.report(&group, &status, Some(&seen)).await.unwrap();
     assert!(matches!(reported, Reported::Done(_)), "{reported:?}");
-    let late = router.report(&group, &json!({ "ready": "0/1" }), Some(&seen)).await.unwrap();
+    let late = router.report(&group, &json!({ "eligibleSummary": "0/1" }), Some(&seen)).await.unwrap();
     assert!(matches!(late, Reported::Outdated(Some(_))), "{late:?}");
     let status = router.group(&group).await.unwrap().unwrap().status.unwrap();
-    assert_eq!((status.ready.as_str(), status.declaration), ("1/1", term(1, &pod)));
+    assert_eq!((status.eligible_summary.as_str(), status.declaration), ("1/1", term(1, &pod)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -32,7 +32,7 @@ impl Tape {
 
     /// The group as it is after a change of holder, with the reason in its history.
     fn explained(&mut self, token: i64, holder: &str, reason: &str) -> i64 {
-        let entry = json!({ "token": token, "to": holder, "reason": reason, "at": at(2).to_string(), "duration": "100ms" });
+        let entry = json!({ "token": token, "to": holder, "reason": reason, "time": at(2).to_string(), "duration": "100ms" });
         self.with_history(token, holder, &json!([entry]))
     }
 
@@ -143,7 +143,8 @@ fn i5_the_reason_of_a_release_is_not_that_of_the_change_before() {
     let mut tape = replaced(None, "Silent", Some(&["a"]));
     // b is deleted without a successor. Its term ends, and the token stays.
     let entry = |reason: &str, to: Option<&str>| {
-        let mut entry = json!({ "token": 2, "reason": reason, "at": at(2).to_string(), "duration": "100ms" });
+        let mut entry =
+            json!({ "token": 2, "reason": reason, "time": at(2).to_string(), "duration": "100ms" });
         if let Some(to) = to {
             entry["to"] = to.into();
         }
@@ -286,7 +287,7 @@ fn i5_how_long_a_fault_counts_after_its_end_depends_on_its_kind() {
     // The change is declared at 25 s.
     let ended = |reason, until| replaced_later(&[], 10, reason, vec![fault("a", &[reason], 1, Some(until))]);
     let late = [Invariant::Evidence];
-    // A silence may become complete in one more ttl of 5 s. A change takes up to 2 s.
+    // A silence may become complete in 5 s more. A change takes up to 2 s.
     assert_eq!((ended("Silent", 18), ended("Silent", 17)), (vec![], late.to_vec()));
     for reason in ["ProbeRefused", "Switchover", "NodeCordoned"] {
         assert_eq!((ended(reason, 23), ended(reason, 22)), (vec![], late.to_vec()), "{reason}");
@@ -378,12 +379,12 @@ fn i6_only_a_pod_that_holds_the_role_when_its_fault_begins_must_be_replaced() {
 
 #[test]
 fn i6_the_deadline_of_each_reason() {
-    let (ttl, refused) = (Duration::from_secs(5), Duration::from_secs(2));
-    let within = |reason| Deadline::usual("a", moment(1), reason, ttl, refused).within.as_secs();
+    let (silence, refused) = (Duration::from_secs(5), Duration::from_secs(2));
+    let within = |reason| Deadline::usual("a", moment(1), reason, silence, refused).within.as_secs();
     let reasons =
         ["PodDeleted", "Switchover", "ProbeRefused", "Silent", "ContainerTerminated", "PodNotReady"];
     assert_eq!(reasons.map(within), [3, 3, 4, 7, 7, 7]);
-    let usual = Deadline::usual("a", moment(1), "Silent", ttl, refused);
+    let usual = Deadline::usual("a", moment(1), "Silent", silence, refused);
     assert_eq!(usual.from_evidence.as_secs(), 2);
     let busy = usual.on_a_busy_machine();
     assert_eq!((busy.within.as_secs(), busy.from_evidence.as_secs()), (9, 4));

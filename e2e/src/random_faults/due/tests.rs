@@ -149,13 +149,13 @@ fn a_replica_must_be_elsewhere() {
 
 #[test]
 fn the_owner_that_is_lost_with_the_pod_is_replaced_in_the_meantime() {
-    let seconds = |ttl, kind, target| {
-        let mut due = Due::new(Duration::from_secs(ttl));
+    let seconds = |silence, kind, target| {
+        let mut due = Due::new(Duration::from_secs(silence));
         due.add(&targets(), &[Struck { until: at(200), ..fault(kind, target) }], at(201));
         due.take()[0].within.as_secs()
     };
-    assert_eq!([3, 5, 9].map(|ttl| seconds(ttl, Kind::NodePowerOff, "n1")), [7, 7, 11]);
-    assert_eq!([3, 5, 9].map(|ttl| seconds(ttl, Kind::PodFrozen, "a1")), [5, 7, 11]);
+    assert_eq!([3, 5, 9].map(|silence| seconds(silence, Kind::NodePowerOff, "n1")), [7, 7, 11]);
+    assert_eq!([3, 5, 9].map(|silence| seconds(silence, Kind::PodFrozen, "a1")), [5, 7, 11]);
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/leadergroup/values.yaml");
     let values = std::fs::read_to_string(chart).expect("the chart's values");
     let values: serde_json::Value = serde_saphyr::from_str(&values).expect("values");

@@ -177,7 +177,7 @@ impl<'a> Run<'a> {
             injector,
             groups,
             faults: Vec::new(),
-            due: Due::new(s.workload.group("x")?.spec.lock.ttl.0),
+            due: Due::new(s.workload.group("x")?.spec.health.silence_timeout.0),
             fleets,
             may_lose_commits: false,
             journal,

@@ -20,7 +20,8 @@ const SERVED_WITHIN: Duration = Duration::from_mins(1);
 pub(super) async fn active(s: &Scenario, group: &str) -> Result<Active> {
     let status = s.groups().get(group).await?.status.unwrap_or_default();
     let active = status.active.with_context(|| format!("{group} names no active pod"))?;
-    Ok(Active { pod: active.pod, uid: active.uid, node: active.node, token: status.token })
+    let node = active.node.with_context(|| format!("{group} names no node"))?;
+    Ok(Active { pod: active.pod, uid: active.uid, node, token: status.token })
 }
 
 /// All pods, and the replicas that work. A pod that does not work yet may be active before a fault of its node is over.

@@ -122,7 +122,8 @@ impl DeafOwner {
         let (written, probes) = (Written::Done, ProbeOutcome::Unanswered);
         let mut this = Self { stage, reaches, probes, written, other: elsewhere() };
         let mut object = group(0);
-        (object.spec.lock.ttl, object.spec.lock.retry_interval) = (HumanDuration(s(5)), HumanDuration(s(1)));
+        (object.spec.health.silence_timeout, object.spec.health.interval) =
+            (HumanDuration(s(5)), HumanDuration(s(1)));
         this.stage.list_groups(vec![object]);
         this.lease(0);
         let others = [this.other.clone()];
@@ -262,7 +263,8 @@ fn a_group_without_a_holder_goes_to_a_replica_that_can_judge_its_pods() {
     ] {
         let mut stage = Stage::before_lists(1, Some("node-0"), SESSION_TTL);
         let mut object = group(0);
-        (object.spec.lock.ttl, object.spec.lock.retry_interval) = (HumanDuration(s(5)), HumanDuration(s(1)));
+        (object.spec.health.silence_timeout, object.spec.health.interval) =
+            (HumanDuration(s(5)), HumanDuration(s(1)));
         stage.list_groups(vec![object]);
         let gone = stage.pod(0, 0, true);
         stage.see(index::Event::Pod(None, watcher::Event::Delete(gone)));
@@ -288,7 +290,8 @@ fn a_group_whose_holder_fails_goes_to_a_replica_that_may_hear_a_candidate() {
     for heard in [false, true] {
         let mut stage = Stage::before_lists(1, Some("node-0"), SESSION_TTL);
         let mut object = group(0);
-        (object.spec.lock.ttl, object.spec.lock.retry_interval) = (HumanDuration(s(5)), HumanDuration(s(1)));
+        (object.spec.health.silence_timeout, object.spec.health.interval) =
+            (HumanDuration(s(5)), HumanDuration(s(1)));
         stage.list_groups(vec![object]);
         take(&mut stage, std::slice::from_ref(&other));
         for _ in 0..8 {
@@ -311,7 +314,8 @@ fn an_unfinished_change_goes_to_a_replica_that_may_hear_a_candidate() {
     let other = elsewhere();
     let mut stage = Stage::before_lists(1, Some("node-0"), SESSION_TTL);
     let mut object = group(0);
-    (object.spec.lock.ttl, object.spec.lock.retry_interval) = (HumanDuration(s(5)), HumanDuration(s(1)));
+    (object.spec.health.silence_timeout, object.spec.health.interval) =
+        (HumanDuration(s(5)), HumanDuration(s(1)));
     stage.list_groups(vec![object]);
     take(&mut stage, std::slice::from_ref(&other));
     resume(&mut stage);

@@ -71,8 +71,9 @@ pub(super) fn group(group: usize) -> LeaderGroup {
         },
         "spec": {
             "selector": { "matchLabels": { "app": format!("g{group}") } },
-            "lock": { "ttl": "10m", "retryInterval": "1m" },
-            "health": { "probe": { "tcpSocket": { "port": 8080 } } },
+            "health": {
+                "silenceTimeout": "10m", "interval": "1m", "probe": { "tcpSocket": { "port": 8080 } },
+            },
         },
         "status": {
             "token": TOKEN,

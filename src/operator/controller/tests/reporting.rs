@@ -20,7 +20,7 @@ fn a_replica_that_never_reached_the_database_leaves_the_report_of_the_owner_as_i
     let mut owner = Stage::new(1, 3);
     owner.now += s(60);
     let before = owner.view(&name(0)).group.record().status().expect("a status").clone();
-    assert_eq!((before.eligible, before.members), (3, 3));
+    assert_eq!((before.eligible, before.replicas), (3, 3));
     let mut object = group(0);
     object.status = Some(before.clone());
 

@@ -58,10 +58,10 @@ fn a_ready_pod_that_this_replica_does_not_hear_may_be_a_candidate_of_another_one
         case.seen("web");
         case.index.misses_candidates(&name("web"), case.now)
     };
-    let ttl = s(5);
+    let silence_timeout = s(5);
     case.probe("b", ProbeOutcome::Unanswered);
     assert!(!misses(&mut case), "it has just come");
-    case.now += ttl;
+    case.now += silence_timeout;
     case.probe("b", ProbeOutcome::Unanswered);
     assert!(misses(&mut case));
     case.probe("b", ProbeOutcome::Success);
@@ -69,7 +69,7 @@ fn a_ready_pod_that_this_replica_does_not_hear_may_be_a_candidate_of_another_one
     case.now += s(1);
     case.probe("b", ProbeOutcome::Unanswered);
     assert!(!misses(&mut case), "a single probe was lost");
-    case.now += ttl;
+    case.now += silence_timeout;
     assert!(misses(&mut case));
     let other = case.object("other", "g2", "web", 5);
     case.watch(other.clone());
@@ -81,13 +81,37 @@ fn a_ready_pod_that_this_replica_does_not_hear_may_be_a_candidate_of_another_one
         case.probe("b", ProbeOutcome::Refused(ProbeFailure::ConnectionRefused));
     }
     assert!(!misses(&mut case), "it was heard, and does not work");
-    case.now += ttl;
+    case.now += silence_timeout;
     let mut unready = case.manifest("b", "web", &json!({}));
     unready.status.as_mut().expect("a status").conditions = None;
     case.apply(Event::Pod(None, watcher::Event::Apply(unready)));
-    case.now += ttl;
+    case.now += silence_timeout;
     case.probe("b", ProbeOutcome::Unanswered);
     assert!(!misses(&mut case), "it is not ready, and the holder does not count");
+}
+
+#[test]
+fn the_election_sees_since_when_a_silent_pod_has_not_answered() {
+    let mut case = Case::web();
+    let seen = |case: &mut Case| {
+        let world = case.index.world(&name("web"), Some("a"), case.now).expect("the group");
+        let of_a = world.members.into_iter().find(|member| member.pod.uid == "a").expect("the pod");
+        (of_a.verdict, of_a.silent_since)
+    };
+    case.probe("a", ProbeOutcome::Success);
+    let heard_at = case.now;
+    assert_eq!(seen(&mut case), (Verdict::Eligible, None));
+    for _ in 0..5 {
+        case.now += s(1);
+        case.probe("a", ProbeOutcome::Unanswered);
+    }
+    assert_eq!(seen(&mut case), (Verdict::Silent, Some(heard_at)));
+    // A newer version of the pod changes nothing.
+    case.pod("a", "web", &json!({ "annotations": { "some": "thing" } }));
+    assert_eq!(seen(&mut case), (Verdict::Silent, Some(heard_at)));
+    case.now += s(1);
+    case.probe("a", ProbeOutcome::Success);
+    assert_eq!(seen(&mut case), (Verdict::Eligible, None));
 }
 
 #[test]
@@ -376,7 +400,7 @@ fn a_replica_whose_probes_cannot_be_sent_says_so_and_asks_others_about_its_holde
     );
     assert_eq!(case.dirty(), ["web"], "there is something to report");
     assert_eq!(coverage(&case), ProbeCoverage::Hindered(VoidCause::Descriptors));
-    // The answer is believed once the pod has not been judged for a ttl.
+    // The answer is believed once the pod has not been judged for a silence timeout.
     case.apply(Event::Opinion(other, Opinion { what: What::Vouch, pods: vec!["a".into()] }));
     assert_eq!(case.seen("web")[0].1, Verdict::Unknown);
     case.now += s(2);
@@ -394,14 +418,15 @@ fn a_replica_whose_probes_cannot_be_sent_says_so_and_asks_others_about_its_holde
 fn a_timeout_that_is_no_longer_valid_stops_no_election_and_the_pods_are_probed_with_the_longest_one() {
     let mut case = Case::web();
     let mut object = case.object("web", "g1", "web", 0);
-    object["spec"]["lock"] = json!({ "ttl": "1h", "retryInterval": "100ms" });
-    object["spec"]["health"]["timeout"] = "1h".into();
+    for (field, value) in [("silenceTimeout", "1h"), ("interval", "100ms"), ("timeout", "1h")] {
+        object["spec"]["health"][field] = value.into();
+    }
     case.watch(object);
     assert_eq!(case.obstacle("web"), None);
     let group = case.index.group(&name("web")).expect("the group");
     assert_eq!(group.invalid(), None);
     let advice = group.record().object.spec.advice().expect("it is named all the same");
-    assert!(advice.starts_with("spec.health.timeout is longer than 4 times lock.retryInterval"), "{advice}");
+    assert!(advice.starts_with("spec.health.timeout is longer than 4 times health.interval"), "{advice}");
     for uid in ["a", "b"] {
         case.pod(uid, "web", &json!({}));
     }

@@ -285,7 +285,7 @@ fn an_owner_is_to_be_read_when_a_new_pod_carries_the_role_label() {
 fn a_group_that_cannot_be_decoded_is_passed_on_reported_once_and_left_when_it_can_be_again() {
     let mut case = Case::web();
     let mut broken = case.object("web", "g1", "web", 0);
-    broken["spec"]["onDelete"] = "Explode".into();
+    broken["spec"]["deletionPolicy"] = "Explode".into();
     let requests = case.watch(broken.clone());
     assert!(
         matches!(
