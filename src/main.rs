@@ -10,7 +10,7 @@ use leadergroup::cli::{
     Cli, Command, ExecArgs, LockCommand, UninstallArgs, agent, crd_yaml, exec, explain, fence_sql, guard,
     start, uninstall,
 };
-use leadergroup::config::{Settings, SettingsArgs};
+use leadergroup::config::{Settings, SettingsArgs, in_settings};
 use leadergroup::telemetry::{end_on_panic, init_logs};
 use leadergroup_lock::ClientConfig;
 use tikv_jemalloc_ctl::background_thread;
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
             ExitCode::from(EXIT_USAGE)
         }
         Err(Failure::Run(error)) => {
-            eprintln!("leadergroup: {error:#}");
+            eprintln!("leadergroup: {}", in_settings(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }

@@ -239,7 +239,8 @@ impl Request for Acquiring {
 
 fn attempt(row: &Row) -> Result<Attempt, LockError> {
     let token = || get(row, "token").map(Token::new);
-    let millis = |column| get::<i64>(row, column).map(|ms| Duration::from_millis(ms.unsigned_abs()));
+    // The time since a heartbeat is negative after the database's clock was put back.
+    let millis = |column| get::<i64>(row, column).map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()));
     let outcome = match get::<&str>(row, "verdict")? {
         "granted" => Acquired::Granted { token: token()? },
         "held" => Acquired::Held,

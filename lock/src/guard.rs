@@ -1,20 +1,19 @@
 //! Guards: keys that are held, and how their holders learn of a loss.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 use tracing::Span;
 
+use crate::applicant::SharedTerms;
+use crate::lookout::SHORTEST_SLEEP;
 use crate::process::Process;
 use crate::reconcile::{HELD_TOO_LONG, Term, TermRow};
 use crate::trace::{self, Traced, within};
 use crate::unfinished::{Unfinished, give_up_once_void};
-use crate::{Changed, GrantId, Key, LockError, Refusal, SessionId, Successor, Token, Transfer};
-
-/// The longest that a guard sleeps at once: timers stop while the machine is suspended, but the lease does not.
-const LONGEST_SLEEP: Duration = Duration::from_millis(50);
+use crate::{Changed, ClientError, GrantId, Key, LockError, Refusal, SessionId, Successor, Token, Transfer};
 
 const RELEASED: &str = "released by its holder";
 const TRANSFERRED: &str = "transferred by its holder";
@@ -34,12 +33,14 @@ pub(crate) struct HeldTerm {
     ends_at: Option<Duration>,
     /// The number of guards. Once it is zero, no guard is added, though the term still lasts.
     guards: AtomicUsize,
-    /// Once a loss was seen, the term stays lost.
-    lost: AtomicBool,
+    /// When the term was lost. Once that was seen, it stays lost.
+    lost: OnceLock<Duration>,
     released: AtomicBool,
     /// Released because of `max_hold`, whatever the guards do.
     freed: AtomicBool,
     since: Instant,
+    /// Where the holder finds the term again, if it is reentrant.
+    shared: Option<SharedTerms>,
 }
 
 impl HeldTerm {
@@ -49,6 +50,7 @@ impl HeldTerm {
         holder: String,
         token: Token,
         max_hold: Option<Duration>,
+        shared: Option<SharedTerms>,
     ) -> Arc<Self> {
         Arc::new(Self {
             process: Arc::clone(&granted.process),
@@ -60,10 +62,11 @@ impl HeldTerm {
             unclear: granted.disarm(),
             ends_at: max_hold.map(|max| granted.process.now() + max),
             guards: AtomicUsize::new(0),
-            lost: AtomicBool::new(false),
+            lost: OnceLock::new(),
             released: AtomicBool::new(false),
             freed: AtomicBool::new(false),
             since: Instant::now(),
+            shared,
         })
     }
 
@@ -82,10 +85,24 @@ impl HeldTerm {
 
     /// Others may hold the key.
     fn is_taken(&self) -> bool {
-        if !self.lost.load(Ordering::Relaxed) && !self.process.covers(self.session) {
-            self.lost.store(true, Ordering::Relaxed);
+        if self.lost.get().is_none() && !self.process.covers(self.session) {
+            let _ = self.lost.set(self.end_of_lease());
         }
-        self.lost.load(Ordering::Relaxed)
+        self.lost.get().is_some()
+    }
+
+    /// When the lease ended, as far as it is known; at the latest now.
+    fn end_of_lease(&self) -> Duration {
+        let (lease, now) = (*self.process.lease.borrow(), self.process.now());
+        lease.until().filter(|_| lease.session == self.session).map_or(now, |until| until.min(now))
+    }
+
+    /// For how long it has been lost.
+    fn lost_for(&self) -> Option<Duration> {
+        let now = self.process.now();
+        let taken = self.is_taken().then(|| self.lost.get().copied()).flatten();
+        let at = [taken, self.ends_at.filter(|at| *at <= now)].into_iter().flatten().min()?;
+        Some(now.saturating_sub(at))
     }
 
     /// Whether the term has lasted for `max_hold`. No one else gets the key before it is released.
@@ -110,19 +127,26 @@ impl HeldTerm {
 
     /// See [`Guard::lost`].
     pub(crate) async fn lost(&self) {
-        self.watch(Self::is_lost).await;
+        self.watch(Self::is_lost, Self::until).await;
     }
 
-    async fn watch(&self, condition: impl Fn(&Self) -> bool) {
-        let mut lease = self.process.lease.subscribe();
+    /// When [`is_in_jeopardy`](Self::is_in_jeopardy) will be true, if nothing changes.
+    fn jeopardy(&self) -> Option<Duration> {
+        let half = self.process.lease.borrow().lasts() / 2;
+        self.until().map(|until| until.saturating_sub(half))
+    }
+
+    /// Waits for a condition that will be true `when` it says, if nothing changes.
+    async fn watch(&self, condition: impl Fn(&Self) -> bool, when: impl Fn(&Self) -> Option<Duration>) {
+        let mut outlook = self.process.look_out();
         loop {
-            lease.borrow_and_update();
+            outlook.borrow_and_update();
             if condition(self) {
                 return;
             }
-            // The sender lives as long as the term. Check again, whether the lease changed or the time is over.
-            let left = self.until().unwrap_or_default().saturating_sub(self.process.now());
-            let _ = timeout(left.min(LONGEST_SLEEP), lease.changed()).await;
+            // The sender lives as long as the term. Check again, whether something changed or the time is over.
+            let left = when(self).unwrap_or_default().saturating_sub(self.process.now());
+            let _ = timeout(left.max(SHORTEST_SLEEP), outlook.changed()).await;
         }
     }
 }
@@ -134,7 +158,8 @@ impl Term for HeldTerm {
 
     fn end(&self) -> bool {
         // This also applies without a guard: a transfer that is under way may return one.
-        let first = !self.lost.swap(true, Ordering::Relaxed);
+        let first = self.lost.set(self.end_of_lease()).is_ok();
+        self.process.lookout.alarm();
         first && !self.released.load(Ordering::Relaxed) && self.guards.load(Ordering::Relaxed) > 0
     }
 
@@ -155,6 +180,9 @@ impl Term for HeldTerm {
 
 impl Drop for HeldTerm {
     fn drop(&mut self) {
+        if let Some(shared) = &self.shared {
+            shared.leave(&self.key, self);
+        }
         let released = *self.released.get_mut() || *self.freed.get_mut();
         let (gone, overdue) = (self.is_taken(), self.is_overdue());
         let lost = !released && (gone || overdue);
@@ -191,7 +219,8 @@ impl Drop for HeldTerm {
 }
 
 /// Proof that a key is held. Dropping it releases the key in the background; [`release`](Self::release) waits until
-/// that is done. A holder that took the key more than once holds it until the last guard is dropped.
+/// that is done. A [reentrant](crate::ClientConfig::reentrant) holder that took the key more than once holds it until
+/// the last guard is dropped.
 #[must_use = "dropping the guard releases the key"]
 pub struct Guard {
     term: Arc<HeldTerm>,
@@ -287,6 +316,22 @@ impl Guard {
         self.term.is_lost()
     }
 
+    /// The error of work that was under way when the key was lost; `None` while it is held.
+    pub(crate) fn loss(&self) -> Option<ClientError> {
+        let ago = self.term.lost_for()?;
+        Some(ClientError::Lost { key: self.key().to_string(), token: self.token(), ago })
+    }
+
+    /// Like [`lost`](Self::lost), and returns the error.
+    pub(crate) async fn wait_for_loss(&self) -> ClientError {
+        loop {
+            self.lost().await;
+            if let Some(loss) = self.loss() {
+                return loss;
+            }
+        }
+    }
+
     /// Until when the key is certainly held, by the store's [clock](crate::Store::clock), as known at this moment;
     /// every heartbeat extends it. Others can have the key a fifth of the ttl later. `None` once it is lost.
     pub fn held_until(&self) -> Option<Duration> {
@@ -304,7 +349,7 @@ impl Guard {
     /// little is left of [`max_hold`](crate::ClientConfig::max_hold). This is the time to save work; the key may
     /// recover. Also completes when the key is lost.
     pub async fn in_jeopardy(&self) {
-        self.term.watch(|term| term.is_lost() || term.is_in_jeopardy()).await;
+        self.term.watch(|term| term.is_lost() || term.is_in_jeopardy(), HeldTerm::jeopardy).await;
     }
 
     /// Releases the key and waits until it is done; the next waiter then holds it. After an error, the outcome is

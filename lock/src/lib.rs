@@ -84,6 +84,7 @@ mod jitter;
 mod lease;
 mod link;
 mod listen;
+mod lookout;
 #[cfg(feature = "memory")]
 pub mod memory;
 mod migrations;
@@ -117,7 +118,6 @@ mod url;
 mod wait;
 
 pub use acquire::{AcquireRequest, Acquired, Attempt, HolderSession, Successor, Transfer, Wait};
-pub use campaign::Held;
 pub use claim::{Claim, Claimed, ClaimedRow, Unclaimed};
 pub use client::Client;
 pub use clock::{Clock, monotonic};

@@ -7,7 +7,7 @@ use futures::{Stream, StreamExt as _};
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use tokio::time::{sleep, timeout};
 
-use crate::database::YIELDED;
+use crate::database::{ENDED, YIELDED};
 #[cfg(feature = "memory")]
 use crate::memory::Heard;
 use crate::pool::{Lane, Pool};
@@ -61,8 +61,10 @@ pub enum Hint {
 /// A notification for a program's own requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Word {
-    /// Notifications may have been missed, or a session ended: check all requests.
+    /// Notifications may have been missed, or something may be free: check all requests.
     All,
+    /// This session has ended: check the requests that it was in the way of.
+    Ended(SessionId),
     /// It is this request's turn.
     About(GrantId),
 }
@@ -149,10 +151,13 @@ impl Store {
             let word = match heard.as_ref().map(|heard| heard.payload.as_str()) {
                 // Programs do not claim keys.
                 Some(word) if word.starts_with(YIELDED) => None,
-                word => {
-                    let grant = word.and_then(|word| word.parse::<uuid::Uuid>().ok());
-                    Some(grant.map_or(Word::All, |grant| Word::About(grant.into())))
+                Some(word) => {
+                    let id = |text: &str| text.parse::<uuid::Uuid>().ok();
+                    let ended = word.strip_prefix(ENDED).and_then(id).map(|ended| Word::Ended(ended.into()));
+                    let about = || id(word).map(|grant| Word::About(grant.into()));
+                    Some(ended.or_else(about).unwrap_or(Word::All))
                 }
+                None => Some(Word::All),
             };
             std::future::ready(word)
         })
@@ -196,6 +201,7 @@ pub(crate) async fn listen(process: Arc<Process>) {
             while let Some(word) = words.next().await {
                 match word {
                     Word::About(grant) => process.turns.wake(grant),
+                    Word::Ended(session) => process.turns.wake_those_behind(session),
                     Word::All => process.turns.wake_all(),
                 }
             }

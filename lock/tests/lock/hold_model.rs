@@ -260,7 +260,7 @@ impl Stage {
             Step::Kill { slot } => {
                 let victim = self.slots[slot];
                 self.contract.end(victim, Life::Killed);
-                assert_eq!(self.store.mark_dead(&[(victim, 1)]).await.unwrap(), [victim]);
+                assert_eq!(self.store.mark_dead(&[(victim, 1)], None).await.unwrap(), [victim]);
             }
             Step::Close { slot } => {
                 self.contract.end(self.slots[slot], Life::Closed);
