@@ -5,7 +5,8 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use crate::guard::{Guard, HeldTerm};
+use crate::guard::Guard;
+use crate::held_term::HeldTerm;
 use crate::process::Process;
 use crate::unfinished::Unfinished;
 use crate::{AcquireRequest, ClientConfig, EraId, Holder, Key, Token};

@@ -116,9 +116,9 @@ impl Client {
         self.applicant.process.set_ttl(ttl).await
     }
 
-    /// Acquires the key if it has no holder and no waiters; `None` otherwise, also if another task of this client has it
-    /// (see [`reentrant`](ClientConfig::reentrant)). Never waits for others that want the key: while another program is
-    /// about to take it, the answer is `None`. Waits only for fenced transactions of the last holder, as the
+    /// Acquires the key if it has no holder and no waiters; `None` otherwise, also if another task of this client has
+    /// it (see [`reentrant`](ClientConfig::reentrant)). Never waits for others that want the key: while another program
+    /// is about to take it, the answer is `None`. Waits only for fenced transactions of the last holder, as the
     /// [`FencePolicy`](crate::FencePolicy) says, and [observes](ClientConfig::confirm_death) a holder that is probably
     /// dead, a lock delay, or a quarantine.
     pub async fn try_lock(&self, key: &Key) -> Result<Option<Guard>, ClientError> {

@@ -30,8 +30,8 @@ pub enum LockError {
     },
     /// No connection could be made, or it broke.
     #[error(
-        "cannot reach PostgreSQL at {endpoint}: {detail}; check the URL (`url` or `url_file`), that the server runs and \
-         that the network lets this program reach it"
+        "cannot reach PostgreSQL at {endpoint}: {detail}; check the URL (`url` or `url_file`), that the server runs \
+         and that the network lets this program reach it"
     )]
     Unreachable {
         /// Host, port and database.
@@ -51,7 +51,8 @@ pub enum LockError {
     },
     /// TLS could not be set up, or the certificate was refused.
     #[error(
-        "TLS with PostgreSQL at {endpoint} failed: {detail}; set `ca_file` to the CA of the server's certificate, check that the host in the URL is in the certificate, or choose another sslmode"
+        "TLS with PostgreSQL at {endpoint} failed: {detail}; set `ca_file` to the CA of the server's certificate, check \
+         that the host in the URL is in the certificate, or choose another sslmode"
     )]
     Tls {
         /// Host, port and database.
@@ -61,8 +62,8 @@ pub enum LockError {
     },
     /// The server refused user, password or database.
     #[error(
-        "PostgreSQL at {endpoint} refused the login: {detail}; check user, password (`password_file` wins over the URL) \
-         and database name, and pg_hba.conf on the server"
+        "PostgreSQL at {endpoint} refused the login: {detail}; check user, password (`password_file` wins over the \
+         URL) and database name, and pg_hba.conf on the server"
     )]
     Login {
         /// Host, port and database.

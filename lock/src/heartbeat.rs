@@ -11,7 +11,6 @@ use tokio::time::sleep;
 use crate::lease::Lease;
 use crate::process::{Process, register};
 use crate::reconcile::Terms;
-use crate::settings::check;
 use crate::{Beat, EraId, FailureDetector, LockError, Quarantine, SessionConfig, SessionId, Store};
 
 /// Events that may wait to be received.
@@ -269,8 +268,8 @@ impl Heartbeat {
         }
     }
 
-    /// Whether an answer shows, by the lease `before` it, that the database has lost commits although its history is the
-    /// same, as when old files were put back. Remains true until that was reported.
+    /// Whether an answer shows, by the lease `before` it, that the database has lost commits although its history is
+    /// the same, as when old files were put back. Remains true until that was reported.
     fn shows_lost_commits(&mut self, before: &Lease, beat: &Beat) -> bool {
         // A heartbeat counts itself.
         let known = before.beat + u64::from(beat.alive);
@@ -380,7 +379,9 @@ async fn see_to(
 ) {
     match store.mark_dead(expired, Some(era)).await {
         Ok(dead) if !dead.is_empty() => {
-            dead.iter().for_each(|dead| process.turns.wake_those_behind(*dead));
+            for dead in &dead {
+                process.turns.wake_those_behind(*dead);
+            }
             if let Some(events) = events {
                 let _ = events.send(SessionEvent::Died(dead)).await;
             }
@@ -392,59 +393,6 @@ async fn see_to(
         match store.end_quarantine(era).await {
             Ok(()) => process.turns.wake_all(),
             Err(error) => tracing::debug!(%error, "the quarantine could not be ended; trying again"),
-        }
-    }
-}
-
-impl Process {
-    fn wanted_ttl(&self) -> Duration {
-        *self.ttl.lock()
-    }
-
-    /// Changes the ttl that the process asks for, and requests it once. If that fails, the heartbeat repeats it.
-    pub(crate) async fn set_ttl(&self, ttl: Duration) -> Result<(), LockError> {
-        check(ttl, self.config.retry_interval)?;
-        let _one_at_a_time = self.changing_ttl.lock().await;
-        *self.ttl.lock() = ttl;
-        self.ask_for_ttl(&self.store, ttl).await
-    }
-
-    /// The lease is never longer than the ttl in the row allows, whichever of the two ttls the row has at the moment.
-    async fn ask_for_ttl(&self, store: &Store, ttl: Duration) -> Result<(), LockError> {
-        let session = self.lease.borrow().session;
-        self.believe_at_most(ttl);
-        let attempt = self.now();
-        // A dead session is replaced by one with the wanted ttl.
-        if let Some((beat, era)) = store.change_ttl(session, ttl).await? {
-            self.lease.send_modify(|lease| {
-                if lease.covers(session, self.now()) {
-                    if lease.era == era {
-                        lease.beat = lease.beat.max(beat);
-                    }
-                    lease.set_ttl(ttl);
-                    lease.renew(session, attempt, era, self.now());
-                }
-            });
-        }
-        Ok(())
-    }
-
-    fn believe_at_most(&self, ttl: Duration) {
-        self.lease.send_if_modified(|lease| {
-            let shorter = ttl.saturating_sub(crate::lease::margin(ttl)) < lease.lasts();
-            if shorter {
-                lease.set_ttl(ttl);
-            }
-            shorter
-        });
-    }
-
-    /// Repeats a change of the ttl that failed, or that the database lost.
-    async fn repair_ttl(&self, store: &Store) {
-        // If it is being changed at this moment, there is nothing to do.
-        let Ok(_one_at_a_time) = self.changing_ttl.try_lock() else { return };
-        if let Err(error) = self.ask_for_ttl(store, self.wanted_ttl()).await {
-            tracing::debug!(%error, "the ttl could not be changed; trying again");
         }
     }
 }

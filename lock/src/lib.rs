@@ -77,6 +77,7 @@ mod fence;
 mod grant;
 mod guard;
 mod heartbeat;
+mod held_term;
 #[cfg(feature = "prometheus-client")]
 mod histograms;
 mod holding;
@@ -104,6 +105,7 @@ mod route;
 mod rows;
 mod schema;
 mod session;
+mod set_ttl;
 mod settings;
 mod statement;
 mod stats;

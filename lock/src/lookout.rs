@@ -66,7 +66,7 @@ impl Process {
         let in_jeopardy = left < half;
         let session = Some(lease.session);
         let outlook = Outlook { session, over: left.is_zero(), in_jeopardy, alarms: 0 };
-        (outlook, if in_jeopardy { left } else { left - half })
+        (outlook, if in_jeopardy { left } else { left.saturating_sub(half) })
     }
 }
 

@@ -27,7 +27,8 @@ pub(crate) trait Term: Send + Sync {
     /// The columns of its row by which it is compared.
     fn row(&self) -> TermRow;
 
-    /// Ends it, because its session or the database shows that it is over. False if its holder released it, or it was lost before.
+    /// Ends it, because its session or the database shows that it is over. False if its holder released it, or it was
+    /// lost before.
     fn end(&self) -> bool;
 
     /// Whether it has lasted for too long, and its key must be released.

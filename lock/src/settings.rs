@@ -37,7 +37,8 @@ pub(crate) fn check(ttl: Duration, retry_interval: Duration) -> Result<(), LockE
         return Ok(());
     }
     let problem = format!(
-        "must be above zero, and at most a third of `ttl` ({retry_interval:?} with a ttl of {ttl:?}); choose a longer ttl"
+        "must be above zero, and at most a third of `ttl` ({retry_interval:?} with a ttl of {ttl:?}); choose a longer \
+         ttl"
     );
     Err(LockError::Config { key: "retry_interval", problem })
 }
@@ -61,9 +62,9 @@ pub struct ClientConfig {
     /// for others when the guard is dropped, or else with the first heartbeat after another fifth of the ttl, whatever
     /// the holder does.
     pub max_hold: Option<Duration>,
-    /// Whether the client, with all its clones, may take a key that it already has: it then holds the key until the last
-    /// guard is dropped. Without this, tasks that share a client exclude each other: a second request for the key is
-    /// treated like one of another program, and a task that requests a key that it holds itself waits for itself.
+    /// Whether the client, with all its clones, may take a key that it already has: it then holds the key until the
+    /// last guard is dropped. Without this, tasks that share a client exclude each other: a second request for the key
+    /// is treated like one of another program, and a task that requests a key that it holds itself waits for itself.
     pub reentrant: bool,
     /// Whether the heartbeat runs in its own thread, with its own connections. Then code that blocks the caller's
     /// runtime does not lose the lock.

@@ -91,7 +91,7 @@ fn a_thread_that_computes_keeps_the_key() {
         }
         guard.is_lost()
     };
-    assert_eq!(client.run_while_held(&key(), DEADLINE, work).unwrap(), false);
+    assert!(!client.run_while_held(&key(), DEADLINE, work).unwrap());
     assert_eq!(store.stats().lost, 0);
     assert!(client.try_lock(&key()).unwrap().is_some(), "it was released");
 }
