@@ -187,7 +187,8 @@ impl Store {
         Ok(dead)
     }
 
-    /// Ends the session in order: everything that it held or claimed is free at once, and others are notified. A closed
+    /// Ends the session in order: everything that it held or claimed is free at once, and those are notified that may
+    /// [wait](crate::Hint::Freed) for it. A closed
     /// session never lives again; closing it twice is harmless.
     pub async fn close(&self, own: SessionId) -> Result<(), LockError> {
         self.end(own, true, true).await

@@ -9,7 +9,8 @@ use crate::LockError;
 pub struct SessionConfig {
     /// The name of the process in tables and in the history.
     pub name: String,
-    /// Sessions with the same value watch each other, besides a few neighbours.
+    /// Sessions with the same value watch each other, besides a few neighbours. Their ends are always
+    /// [reported](crate::Hint::Freed), because they may have claimed keys that others want.
     pub peers: Option<String>,
     /// Where the process runs, such as the name of its node. Only peers see it; the lock does not use it.
     pub place: Option<String>,

@@ -169,6 +169,17 @@ pub(super) static ALL: [Setting; 21] = [
         ..BASIC
     },
     Setting {
+        key: "database.synchronousHeartbeats",
+        flag: "database-synchronous-heartbeats",
+        value_name: "true|false",
+        help: "Whether heartbeats wait for synchronous standbys, so that none succeeds on a former primary",
+        read: |s, text| {
+            set(&mut s.database.synchronous_heartbeats, one_of_two(text, [("true", true), ("false", false)]))
+        },
+        show: |s| s.database.synchronous_heartbeats.to_string(),
+        ..BASIC
+    },
+    Setting {
         key: "database.statementTimeout",
         flag: "database-statement-timeout",
         value_name: TIME,

@@ -1,7 +1,7 @@
 //! What the lock crate's errors say, in the words of this program: the crate speaks of its own settings and calls.
 
 /// What the crate calls a thing, and what it is called here.
-const WORDS: [(&str, &str); 14] = [
+const WORDS: [(&str, &str); 15] = [
     ("`Store::migrate`", "`leadergroup migrate`"),
     ("call `leadergroup migrate`", "run `leadergroup migrate`"),
     ("`url`", "database.url"),
@@ -12,6 +12,7 @@ const WORDS: [(&str, &str); 14] = [
     ("`max_idle_connections`", "database.maxIdleConnections"),
     ("`connection_max_lifetime`", "database.connectionMaxLifetime"),
     ("`connection_max_idle_time`", "database.connectionMaxIdleTime"),
+    ("`synchronous_heartbeats`", "database.synchronousHeartbeats"),
     ("`statement_timeout`", "database.statementTimeout"),
     ("`ttl`", "ttl"),
     ("`retry_interval`", "retryInterval"),

@@ -128,10 +128,7 @@ impl Transaction<'_> {
         let queue = self.tables.queue(&key);
         let own_places = queue.filter(|waiter| waiter.grant_id == grant_id && waiter.session == own);
         let own_places: Vec<i64> = own_places.map(|waiter| waiter.id).collect();
-        if !own_places.is_empty() {
-            self.tables.remove_waiters(&own_places);
-            self.note_whether_awaited(&key)?;
-        }
+        self.tables.remove_waiters(&own_places);
         let lock = self.tables.lock(&key);
         let granted = lock.filter(|lock| lock.session == Some(own) && lock.grant_id == Some(grant_id));
         let Some(token) = granted.map(|lock| lock.token) else { return Ok(vec![json!({})]) };
@@ -234,9 +231,6 @@ impl Transaction<'_> {
         } else {
             let now = self.now;
             self.tables.update_lock(key, |lock| leave(lock, ending.reason, now))?;
-            let gone = self.tables.queue(key).filter(|waiter| !self.tables.lives(Some(waiter.session)));
-            let gone: Vec<i64> = gone.map(|waiter| waiter.id).collect();
-            self.tables.remove_waiters(&gone);
         }
         self.note_whether_awaited(key)?;
         Ok((taken, begun.is_some()))

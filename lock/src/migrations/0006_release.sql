@@ -44,10 +44,6 @@ begin
         set holder_uid = null, holder_namespace = null, holder_name = null, session = null, grant_id = null,
             lock_timestamp = clock_timestamp(), end_reason = hand_on.reason
         where l.key = hand_on.key;
-        -- A place of a dead session would keep the key from being pruned.
-        delete from leadergroup.waiter as q
-        where q.key = hand_on.key
-        and not exists (select from leadergroup.session as s where s.id = q.session and not s.dead);
     end if;
     perform leadergroup.note_whether_awaited(hand_on.key);
 end
@@ -220,9 +216,6 @@ begin
     end if;
     delete from leadergroup.waiter as w
     where w.key = give_up.key and w.grant_id = give_up.grant_id and w.session = give_up.session;
-    if found then
-        perform leadergroup.note_whether_awaited(give_up.key);
-    end if;
     select l.token into granted from leadergroup.lock as l
     where l.key = give_up.key and l.session = give_up.session and l.grant_id = give_up.grant_id;
     if found then

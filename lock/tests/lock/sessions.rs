@@ -179,13 +179,14 @@ async fn closing_frees_all_claims_without_a_look_at_a_single_row_of_them() {
 #[tokio::test]
 async fn a_close_is_heard_by_those_who_listen() {
     let (database, store) = migrated().await;
-    let own = session(&store).await;
+    let controller = async || store.register("replica", TTL, Some("web"), None).await.unwrap().0;
+    let own = controller().await;
     let other = database.store();
     let mut hints = Box::pin(other.listen());
     assert_eq!(hints.next().await, Some(Hint::Missed), "listening from now on");
-    let nothing = session(&store).await;
+    let nothing = controller().await;
     store.close(nothing).await.unwrap();
-    assert_eq!(hints.next().await, Some(Hint::Freed), "whether or not it held anything");
+    assert_eq!(hints.next().await, Some(Hint::Freed), "whether or not it claimed anything");
     store.close(nothing).await.unwrap();
     take(&store, own, &key("a")).await;
     store.close(own).await.unwrap();
@@ -197,7 +198,7 @@ async fn a_close_is_heard_by_those_who_listen() {
     // The connection is terminated on the server.
     database.sql("select pg_terminate_backend(pid) from pg_stat_activity where query like 'LISTEN%'").await;
     assert_eq!(hints.next().await, Some(Hint::Missed), "made again by itself");
-    let again = session(&store).await;
+    let again = controller().await;
     store.mark_dead(&[(again, 1)], None).await.unwrap();
     assert_eq!(hints.next().await, Some(Hint::Freed));
 }
@@ -216,7 +217,7 @@ async fn what_a_session_tells_is_heard_by_its_peers_alone() {
     assert_eq!(peers.next().await, Some(Hint::Told("one\ntwo".to_owned())));
     assert_eq!(peers.next().await, Some(Hint::Told(longest.clone())));
     assert_eq!(strangers.next().await, Some(Hint::Told("three".to_owned())));
-    let nothing = session(&store).await;
+    let nothing = store.register("replica", TTL, Some("shop"), None).await.unwrap().0;
     store.close(nothing).await.unwrap();
     assert_eq!(peers.next().await, Some(Hint::Freed), "the other hints arrive as well");
     let refused = store.tell("shop", &[longest + "m"]).await;
