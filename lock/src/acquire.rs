@@ -62,6 +62,7 @@ impl AcquireRequest {
 
 /// Whether a request queues up for a key that cannot be granted at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Wait {
     /// A try: waits for nothing but fenced transactions of the key's last holder.
     No,
@@ -72,6 +73,7 @@ pub enum Wait {
 
 /// The answer to an [`AcquireRequest`], with details in case it was not granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Attempt {
     /// The outcome of the request.
     pub outcome: Acquired,
@@ -86,6 +88,7 @@ pub struct Attempt {
 
 /// The outcome of an [`AcquireRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Acquired {
     /// The holder holds the key with this token, granted by this call, by an earlier one, or by the previous holder's
     /// release.
@@ -117,6 +120,7 @@ pub enum Acquired {
 
 /// The session of a key's holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HolderSession {
     /// Its id.
     pub session: SessionId,
@@ -135,6 +139,7 @@ impl HolderSession {
 
 /// The waiter that a key is transferred to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Successor<'a> {
     /// The waiter with this [`Holder::uid`].
     Uid(&'a str),
@@ -144,6 +149,7 @@ pub enum Successor<'a> {
 
 /// The answer to [`Store::transfer`](crate::Store::transfer).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Transfer {
     /// The successor holds the key.
     Done,

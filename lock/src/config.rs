@@ -88,10 +88,10 @@ pub struct DatabaseConfig {
     /// PEM file of the CA that signed the server's certificate; trusted in addition to the public ones. With it,
     /// `sslmode=require` means `verify-ca`.
     pub ca_file: Option<PathBuf>,
-    /// Whether heartbeats wait for synchronous standbys, as grants do, if the server has any. Without this, a holder that
-    /// reaches only a former primary keeps its lease there by its heartbeats, without limit, while the promoted standby
-    /// grants its keys to others. With it, no heartbeat succeeds on a former primary whose synchronous standby was
-    /// promoted, and the holder loses its keys before others get them. The price: while the standbys are away, no
+    /// Whether heartbeats wait for synchronous standbys, as grants do, if the server has any. Without this, a holder
+    /// that reaches only a former primary keeps its lease there by its heartbeats, without limit, while the promoted
+    /// standby grants its keys to others. With it, no heartbeat succeeds on a former primary whose synchronous standby
+    /// was promoted, and the holder loses its keys before others get them. The price: while the standbys are away, no
     /// heartbeat succeeds either, and all keys are lost after the ttl.
     pub synchronous_heartbeats: bool,
     /// How long one statement may take, and how long making one connection may take. The server gets the same limit.

@@ -31,6 +31,7 @@ impl Drop for Guard {
 /// The outcome of a transfer. If it contains a guard, nothing was changed.
 #[derive(Debug)]
 #[must_use = "dropping the guard releases the key"]
+#[non_exhaustive]
 pub enum Transferred {
     /// The successor holds the key.
     Done,
@@ -47,6 +48,7 @@ pub enum Transferred {
 
 /// The outcome of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Released {
     /// The key is free, or already held by the next holder.
     Done,

@@ -47,6 +47,7 @@ const LINGER: Duration = Duration::from_secs(10);
 
 /// A hint that something changed. Hints may be lost or late, so correctness rests on polling.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Hint {
     /// A session ended, or a key was released by force: something may be free. While no request waits in a queue, the
     /// end of a session [without peers](crate::SessionConfig::peers) is not reported.

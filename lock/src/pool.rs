@@ -25,6 +25,7 @@ use crate::{Clock, DatabaseConfig, LockError};
 
 /// Connections to the database.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PoolState {
     /// The largest number of connections at a time.
     pub most: u64,
@@ -50,8 +51,8 @@ pub(crate) enum Lane {
     /// Any of the shared ones.
     Work,
     /// The one reserved for heartbeats. Their commits do not wait for synchronous standbys, unless the settings ask for
-    /// it: losing a heartbeat in a failover costs nothing, but a heartbeat that hangs in COMMIT, where no timeout of the
-    /// server applies, costs the session.
+    /// it: losing a heartbeat in a failover costs nothing, but a heartbeat that hangs in COMMIT, where no timeout of
+    /// the server applies, costs the session.
     Heartbeat,
 }
 
