@@ -156,6 +156,7 @@ async fn run_under_lock(settings: Settings, args: ExecArgs) -> anyhow::Result<u8
         reason: "leadergroup exec".to_owned(),
         lock_delay: args.lock_delay.map_or(Duration::ZERO, |delay| delay.0),
         max_hold: args.max_hold.map(|max| max.0),
+        reentrant: false,
         heartbeat_thread: true,
         confirm_death: !args.no_confirm_death,
     };

@@ -62,7 +62,6 @@ impl AcquireRequest {
 
 /// Whether a request queues up for a key that cannot be granted at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Wait {
     /// A try: waits for nothing but fenced transactions of the key's last holder.
     No,
@@ -139,7 +138,6 @@ impl HolderSession {
 
 /// The waiter that a key is transferred to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Successor<'a> {
     /// The waiter with this [`Holder::uid`].
     Uid(&'a str),

@@ -7,7 +7,7 @@ use sqlx::postgres::{PgDatabaseError, PgSeverity};
 use crate::migrations::VERSION;
 
 /// Why an operation on the lock could not be carried out. A refusal of a single key is not an error; see
-/// [`Refusal`](crate::Refusal) and [`Claimed`](crate::Claimed).
+/// [`Refusal`](crate::Refusal).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {

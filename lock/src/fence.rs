@@ -17,7 +17,6 @@ pub const FENCE_SEEN_SQL: &str = include_str!("install/fence_seen.sql");
 
 /// What happens to a fenced transaction of the old holder that does not end by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Overrun {
     /// The server terminates its connection, so that nothing of it is committed. This needs a privilege: the lock's
     /// role has to be a member of the application's role, or of `pg_signal_backend`.

@@ -18,7 +18,6 @@ const EVENTS: usize = 64;
 
 /// An event of a controller's session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum SessionEvent {
     /// A heartbeat was answered.
     Beat(BeatEvent),
@@ -33,7 +32,6 @@ pub enum SessionEvent {
 
 /// A heartbeat that was answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct BeatEvent {
     /// The own session.
     pub own: SessionId,

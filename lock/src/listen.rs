@@ -47,7 +47,6 @@ const LINGER: Duration = Duration::from_secs(10);
 
 /// A hint that something changed. Hints may be lost or late, so correctness rests on polling.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Hint {
     /// A session ended, or a key was released by force: something may be free. While no request waits in a queue, the
     /// end of a session [without peers](crate::SessionConfig::peers) is not reported.
@@ -56,7 +55,7 @@ pub enum Hint {
     Yielded(Key),
     /// Hints may have been missed (the connection was made, or made again).
     Missed,
-    /// A message of a peer, or of this session: see [`Store::tell`].
+    /// A message of a peer, or of this session, to a controller.
     Told(String),
 }
 
@@ -119,6 +118,7 @@ impl Store {
         self.listen_on(vec![CHANNEL.to_owned()]).map(|heard| hint(heard.as_ref()))
     }
 
+    #[cfg(feature = "controller")]
     /// Like [`listen`](Self::listen), and what the sessions with these peers tell each other as well.
     pub fn listen_among(&self, peers: &str) -> impl Stream<Item = Hint> + Send + 'static {
         let peers = peers.to_owned();
@@ -134,6 +134,7 @@ impl Store {
         })
     }
 
+    #[cfg(feature = "controller")]
     /// Sends messages to all sessions with these peers that [listen](Self::listen_among) at this moment, the sender
     /// included, in one statement. A message has at most [`LONGEST_MESSAGE`] bytes. It may be lost, and behind a pooler
     /// it is: nothing but speed, or a choice between two safe ways, may depend on it.

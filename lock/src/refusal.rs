@@ -14,7 +14,6 @@ pub enum Changed {
 
 /// Why a row was not changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Refusal {
     /// The row has another token than expected, or another holder, or none.
     TokenChanged {

@@ -56,7 +56,7 @@ const BASIC: Setting = Setting {
 };
 
 /// All settings, in the order of the help.
-pub(super) static ALL: [Setting; 21] = [
+pub(super) static ALL: [Setting; 22] = [
     Setting {
         key: "ttl",
         flag: "ttl",

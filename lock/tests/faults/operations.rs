@@ -203,6 +203,7 @@ impl Operation {
                     Transfer::Done => "done".to_owned(),
                     Transfer::NotWaiting => "no waiter of this name".to_owned(),
                     Transfer::Refused(refusal) => changed(Changed::Refused(refusal)),
+                    other => panic!("{other:?}"),
                 }
             }
             SetTtl => format!("alive {}", store.set_ttl(*own, 2 * TTL).await?.is_some()),

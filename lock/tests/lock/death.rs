@@ -115,7 +115,7 @@ impl Change {
                 {
                     Transfer::Done => return Outcome::Done,
                     Transfer::Refused(refusal) => Changed::Refused(refusal),
-                    Transfer::NotWaiting => panic!("{self:?}: there is no waiter"),
+                    other => panic!("{self:?}: {other:?}"),
                 }
             }
         };

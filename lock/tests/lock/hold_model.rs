@@ -224,6 +224,7 @@ impl Stage {
                     Transfer::Done => Ok(true),
                     Transfer::NotWaiting => Ok(false),
                     Transfer::Refused(refusal) => Err(word(refusal)),
+                    other => panic!("{other:?}"),
                 };
                 assert_eq!(found, expected, "{step:?}");
             }
