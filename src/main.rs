@@ -10,7 +10,7 @@ use leadergroup::cli::{
     Cli, Command, ExecArgs, LockCommand, ReadyArgs, UninstallArgs, agent, crd_yaml, exec, explain, fence_sql,
     guard, ready, start, uninstall,
 };
-use leadergroup::config::{Settings, SettingsArgs};
+use leadergroup::config::{Settings, SettingsArgs, in_settings};
 use leadergroup::telemetry::{end_on_panic, init_logs};
 use leadergroup_lock::ClientConfig;
 use tikv_jemalloc_ctl::background_thread;
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
             ExitCode::from(EXIT_USAGE)
         }
         Err(Failure::Run(error)) => {
-            eprintln!("leadergroup: {error:#}");
+            eprintln!("leadergroup: {}", in_settings(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }
@@ -157,6 +157,7 @@ async fn run_under_lock(settings: Settings, args: ExecArgs) -> anyhow::Result<u8
         reason: "leadergroup exec".to_owned(),
         lock_delay: args.lock_delay.map_or(Duration::ZERO, |delay| delay.0),
         max_hold: args.max_hold.map(|max| max.0),
+        reentrant: false,
         heartbeat_thread: true,
         confirm_death: !args.no_confirm_death,
     };

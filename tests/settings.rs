@@ -59,6 +59,7 @@ fn flags_win_over_the_environment_and_that_over_the_file() {
         ("LEADERGROUP_TTL", "8s"),
         ("LEADERGROUP_LOG_FILTER", "debug"),
         ("LEADERGROUP_LISTEN", ""),
+        ("LEADERGROUP_DATABASE_SYNCHRONOUS_HEARTBEATS", "true"),
         ("POD_NAME", "operator-0"),
         ("HOME", "/root"),
     ]);
@@ -73,6 +74,10 @@ fn flags_win_over_the_environment_and_that_over_the_file() {
     assert_eq!(settings.log.format, LogFormat::Text);
     assert_eq!(settings.namespaces, ["a", "b"]);
     assert_eq!(settings.replica, "operator-0");
+    assert!(
+        settings.database.synchronous_heartbeats
+            && !Settings::load(&enough()).unwrap().database.synchronous_heartbeats
+    );
     assert_eq!(settings.origin("listen"), &Origin::Default, "a variable that is set to nothing is not set");
 }
 

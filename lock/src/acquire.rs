@@ -72,6 +72,7 @@ pub enum Wait {
 
 /// The answer to an [`AcquireRequest`], with details in case it was not granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Attempt {
     /// The outcome of the request.
     pub outcome: Acquired,
@@ -86,6 +87,7 @@ pub struct Attempt {
 
 /// The outcome of an [`AcquireRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Acquired {
     /// The holder holds the key with this token, granted by this call, by an earlier one, or by the previous holder's
     /// release.
@@ -117,6 +119,7 @@ pub enum Acquired {
 
 /// The session of a key's holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HolderSession {
     /// Its id.
     pub session: SessionId,
@@ -144,6 +147,7 @@ pub enum Successor<'a> {
 
 /// The answer to [`Store::transfer`](crate::Store::transfer).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Transfer {
     /// The successor holds the key.
     Done,
@@ -239,7 +243,8 @@ impl Request for Acquiring {
 
 fn attempt(row: &Row) -> Result<Attempt, LockError> {
     let token = || get(row, "token").map(Token::new);
-    let millis = |column| get::<i64>(row, column).map(|ms| Duration::from_millis(ms.unsigned_abs()));
+    // The time since a heartbeat is negative after the database's clock was put back.
+    let millis = |column| get::<i64>(row, column).map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()));
     let outcome = match get::<&str>(row, "verdict")? {
         "granted" => Acquired::Granted { token: token()? },
         "held" => Acquired::Held,

@@ -5,10 +5,33 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use crate::guard::{Guard, HeldTerm};
+use crate::guard::Guard;
+use crate::held_term::HeldTerm;
 use crate::process::Process;
 use crate::unfinished::Unfinished;
 use crate::{AcquireRequest, ClientConfig, EraId, Holder, Key, Token};
+
+/// The terms of a reentrant holder, by key. The guards keep them alive.
+#[derive(Clone, Default)]
+pub(crate) struct SharedTerms(Arc<Mutex<HashMap<Key, Weak<HeldTerm>>>>);
+
+impl SharedTerms {
+    fn enter(&self, key: &Key, term: &Arc<HeldTerm>) {
+        self.0.lock().insert(key.clone(), Arc::downgrade(term));
+    }
+
+    fn get(&self, key: &Key) -> Option<Arc<HeldTerm>> {
+        self.0.lock().get(key).and_then(Weak::upgrade)
+    }
+
+    /// Removes a term that is over, unless another one of the same key has taken its place.
+    pub(crate) fn leave(&self, key: &Key, term: *const HeldTerm) {
+        let mut all = self.0.lock();
+        if all.get(key).is_some_and(|known| std::ptr::eq(known.as_ptr(), term)) {
+            all.remove(key);
+        }
+    }
+}
 
 /// Asks for keys on behalf of one holder. Clones are the same holder.
 #[derive(Clone)]
@@ -16,21 +39,21 @@ pub(crate) struct Applicant {
     pub(crate) process: Arc<Process>,
     pub(crate) config: Arc<ClientConfig>,
     pub(crate) holder: Holder,
-    /// The terms that this holder has. The guards keep them alive.
-    held: Arc<Mutex<HashMap<Key, Weak<HeldTerm>>>>,
+    /// The terms that this holder may share.
+    shared: SharedTerms,
 }
 
 impl Applicant {
     /// A holder that has no terms.
     pub(crate) fn new(process: Arc<Process>, config: ClientConfig, holder: Holder) -> Self {
-        Self { process, config: Arc::new(config), holder, held: Arc::default() }
+        Self { process, config: Arc::new(config), holder, shared: SharedTerms::default() }
     }
 
     /// Another holder of the same process.
     pub(crate) fn another(&self, name: &str) -> Self {
         let uid = uuid::Uuid::new_v4().to_string();
         let holder = Holder { uid, name: name.to_owned(), ..self.holder.clone() };
-        Self { holder, held: Arc::default(), ..self.clone() }
+        Self { holder, shared: SharedTerms::default(), ..self.clone() }
     }
 
     pub(crate) fn request(&self, key: &Key) -> AcquireRequest {
@@ -51,7 +74,8 @@ impl Applicant {
             return None;
         }
         tracing::debug!(%key, %token, holder = %self.holder.name, "the lock is held");
-        let term = HeldTerm::new(unfinished, self.holder.name.clone(), token, self.config.max_hold);
+        let shared = self.config.reentrant.then(|| self.shared.clone());
+        let term = HeldTerm::new(unfinished, self.holder.name.clone(), token, self.config.max_hold, shared);
         // From now on, the term is checked when the era changes. If the era changed just before, the grant may be lost;
         // or the grant came from another server than the heartbeat's answer.
         let weak: Weak<HeldTerm> = Arc::downgrade(&term);
@@ -60,15 +84,14 @@ impl Applicant {
             self.process.store.database.pool.forget();
             return None;
         }
-        let mut held = self.held.lock();
-        held.retain(|_, term| term.strong_count() > 0);
-        held.insert(key.clone(), Arc::downgrade(&term));
+        if self.config.reentrant {
+            self.shared.enter(key, &term);
+        }
         Some(Guard::new(term))
     }
 
-    /// Another guard for the key, if this holder already has it.
+    /// Another guard for the key, if this holder already has it and is reentrant.
     pub(crate) fn again(&self, key: &Key) -> Option<Guard> {
-        let term = self.held.lock().get(key).and_then(Weak::upgrade)?;
-        Guard::again(term)
+        Guard::again(self.shared.get(key)?)
     }
 }

@@ -32,7 +32,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::{ClientConfig, ClientError, Held, Key, LockError, Released, Store, Token};
+use crate::{ClientConfig, ClientError, Key, LockError, Released, Store, Token};
 
 /// A runtime on its own thread.
 #[derive(Debug, Clone)]
@@ -109,22 +109,23 @@ impl Client {
 
     /// Waits for the key, works, and releases the key. Unlike the work of [`crate::Client::run_while_held`], a closure
     /// cannot be stopped in the middle. Long work must look at [`Guard::is_lost`] now and then, and return when it is
-    /// true. If the key was lost before the work returned, its result is dropped and the answer is [`Held::Lost`].
+    /// true. If the key was lost before the work returned, its result is dropped and the answer is
+    /// [`ClientError::Lost`].
     pub fn run_while_held<T>(
         &self,
         key: &Key,
         wait: Duration,
         work: impl FnOnce(&Guard) -> T,
-    ) -> Result<Held<T>, ClientError> {
+    ) -> Result<T, ClientError> {
         let guard = self.lock(key, wait)?;
         let done = work(&guard);
-        if guard.is_lost() {
-            return Ok(Held::Lost);
+        if let Some(loss) = guard.guard.loss() {
+            return Err(loss);
         }
         if let Err(error) = guard.release() {
             tracing::debug!(%error, "the lock was not released; trying again");
         }
-        Ok(Held::Done(done))
+        Ok(done)
     }
 
     /// Changes the ttl, as [`crate::Client::set_ttl`].

@@ -7,30 +7,23 @@ use tokio::time::sleep;
 use crate::jitter::portion;
 use crate::{Client, ClientError, Guard, Key};
 
-/// How work under a key ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Held<T> {
-    /// The work was done, and the key released.
-    Done(T),
-    /// The key was lost before the work was done: its future was dropped.
-    Lost,
-}
-
 impl Client {
     /// Waits for the key, but not for longer than `wait`, works while it is held, and releases it. The work's future is
-    /// dropped as soon as the key is [lost](Guard::lost): it stops at its next `.await`. What it has started outside of
-    /// this process may still take effect later; pass the [token](Guard::token) to it.
+    /// dropped as soon as the key is [lost](Guard::lost): it stops at its next `.await`, and the answer is
+    /// [`ClientError::Lost`]. What it has started outside of this process may still take effect later; pass the
+    /// [token](Guard::token) to it.
     ///
     /// ```no_run
     /// # async fn example(client: leadergroup_lock::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::time::Duration;
-    /// use leadergroup_lock::{Held, Key};
+    /// use leadergroup_lock::{ClientError, Key};
     ///
     /// let key = Key::new("nightly-report")?;
     /// let wait = Duration::from_secs(60);
-    /// match client.run_while_held(&key, wait, async |guard| write_report(guard.token().get()).await).await? {
-    ///     Held::Done(pages) => println!("{pages} pages"),
-    ///     Held::Lost => eprintln!("another holder may be writing it"),
+    /// match client.run_while_held(&key, wait, async |guard| write_report(guard.token().get()).await).await {
+    ///     Ok(pages) => println!("{pages} pages"),
+    ///     Err(error @ ClientError::Lost { .. }) => eprintln!("it is not complete: {error}"),
+    ///     Err(error) => return Err(error.into()),
     /// }
     /// # Ok(())
     /// # }
@@ -41,9 +34,9 @@ impl Client {
         key: &Key,
         wait: Duration,
         work: impl AsyncFnOnce(&Guard) -> T,
-    ) -> Result<Held<T>, ClientError> {
+    ) -> Result<T, ClientError> {
         let guard = self.lock(key, wait).await?;
-        Ok(run(guard, work).await)
+        run(guard, work).await
     }
 
     /// Campaigns for the key, works while it holds the key, and campaigns again, in an endless loop: after the work has
@@ -62,11 +55,10 @@ impl Client {
     /// ```
     pub async fn campaign(&self, key: &Key, mut work: impl AsyncFnMut(&Guard)) -> ClientError {
         loop {
-            match self.lock_whenever(key).await {
-                Ok(guard) => match run(guard, &mut work).await {
-                    Held::Done(()) => {}
-                    Held::Lost => tracing::warn!(%key, "the lock was lost; campaigning again"),
-                },
+            let term = async { run(self.lock_whenever(key).await?, &mut work).await };
+            match term.await {
+                Ok(()) => {}
+                Err(error @ ClientError::Lost { .. }) => tracing::warn!(%key, %error, "campaigning again"),
                 Err(
                     error @ (ClientError::Refused { .. } | ClientError::Lock(crate::LockError::SessionDead)),
                 ) => {
@@ -79,15 +71,15 @@ impl Client {
     }
 }
 
-async fn run<T>(guard: Guard, work: impl AsyncFnOnce(&Guard) -> T) -> Held<T> {
+async fn run<T>(guard: Guard, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T, ClientError> {
     let done = tokio::select! {
         biased;
-        () = guard.lost() => return Held::Lost,
+        loss = guard.wait_for_loss() => return Err(loss),
         done = work(&guard) => done,
     };
     // A release that fails is repeated in the background.
     if let Err(error) = guard.release().await {
         tracing::debug!(%error, "the lock was not released; trying again");
     }
-    Held::Done(done)
+    Ok(done)
 }

@@ -19,8 +19,9 @@ use crate::trace::{trying, waiting, within};
 use crate::wait::Waiter;
 use crate::{ClientConfig, ClientError, Guard, Holder, Key, LockError, Reason, SessionConfig, Store, Wait};
 
-/// A program that holds locks. Cheap to clone; a clone is the same holder, and may take a key that the holder already
-/// has. Dropping the last one ends the background tasks; [`shutdown`](Self::shutdown) also frees everything at once.
+/// A program that holds locks. Cheap to clone; a clone is the same holder. Tasks that share a client, or have clones of
+/// it, exclude each other, unless it is [reentrant](ClientConfig::reentrant). Dropping the last one ends the background
+/// tasks; [`shutdown`](Self::shutdown) also frees everything at once.
 ///
 /// ```no_run
 /// # async fn example(store: leadergroup_lock::Store) -> Result<(), Box<dyn std::error::Error>> {
@@ -88,7 +89,8 @@ impl Client {
         Ok(Self { applicant: Applicant::new(process, config, holder), background })
     }
 
-    /// Creates another holder in the same process, with the same session: it has to wait for keys that this one holds.
+    /// Creates another holder in the same process, with the same session and another name in tables and in the history.
+    /// It has to wait for keys that this one holds, even if the two are [reentrant](ClientConfig::reentrant).
     #[must_use]
     pub fn another_holder(&self, name: &str) -> Self {
         Self { applicant: self.applicant.another(name), background: Arc::clone(&self.background) }
@@ -114,10 +116,11 @@ impl Client {
         self.applicant.process.set_ttl(ttl).await
     }
 
-    /// Acquires the key if it has no holder and no waiters. If this holder already has it, it is held once more. Never
-    /// waits for others that want the key: while another program is about to take it, the answer is `None`. Waits only
-    /// for fenced transactions of the last holder, as the [`FencePolicy`](crate::FencePolicy) says, and
-    /// [observes](ClientConfig::confirm_death) a holder that is probably dead, or a quarantine.
+    /// Acquires the key if it has no holder and no waiters; `None` otherwise, also if another task of this client has
+    /// it (see [`reentrant`](ClientConfig::reentrant)). Never waits for others that want the key: while another program
+    /// is about to take it, the answer is `None`. Waits only for fenced transactions of the last holder, as the
+    /// [`FencePolicy`](crate::FencePolicy) says, and [observes](ClientConfig::confirm_death) a holder that is probably
+    /// dead, a lock delay, or a quarantine.
     pub async fn try_lock(&self, key: &Key) -> Result<Option<Guard>, ClientError> {
         Ok(self.try_lock_or_why(key).await?.ok())
     }
@@ -129,9 +132,10 @@ impl Client {
     }
 
     /// Waits in the queue until this holder gets the key, first come, first served, but not for longer than `wait`. If
-    /// this holder already has the key, it is held once more. While the database cannot be reached, the request is
-    /// repeated; if that lasts until the end, the error says so. The future may be dropped at any time: it gives up its
-    /// place in the queue.
+    /// another task of this client has the key, it waits for that one, too (see
+    /// [`reentrant`](ClientConfig::reentrant)). While the database cannot be reached, the request is repeated; if that
+    /// lasts until the end, the error says so. The future may be dropped at any time: it gives up its place in the
+    /// queue.
     pub async fn lock(&self, key: &Key, wait: Duration) -> Result<Guard, ClientError> {
         let waiter = self.waiter(key, Wait::InQueue, Some(wait));
         within(waiting(key, &self.applicant.holder), async {
@@ -176,8 +180,12 @@ impl Client {
         self.background.tasks.iter().for_each(JoinHandle::abort);
         let process = &self.applicant.process;
         let lease = *process.lease.borrow();
+        let in_time = lease.covers(lease.session, process.now());
+        let idle = process.terms.is_empty() && process.turns.nobody_waits();
         process.close();
-        if lease.covers(lease.session, process.now()) {
+        if in_time && idle {
+            process.store.close_quietly(lease.session).await
+        } else if in_time {
             process.store.close(lease.session).await
         } else {
             // It may be too late to end in order.

@@ -53,7 +53,7 @@ impl From<&str> for Secret {
     }
 }
 
-/// How to reach the database. The configuration file uses the same names, spelled `maxOpenConnections` and so on.
+/// How to reach the database. Errors name the fields.
 #[derive(Debug, Clone)]
 pub struct DatabaseConfig {
     /// `postgres://user:password@host:port/database?sslmode=…`, or `postgres:///database?host=/socket/directory`.
@@ -88,6 +88,12 @@ pub struct DatabaseConfig {
     /// PEM file of the CA that signed the server's certificate; trusted in addition to the public ones. With it,
     /// `sslmode=require` means `verify-ca`.
     pub ca_file: Option<PathBuf>,
+    /// Whether heartbeats wait for synchronous standbys, as grants do, if the server has any. Without this, a holder
+    /// that reaches only a former primary keeps its lease there by its heartbeats, without limit, while the promoted
+    /// standby grants its keys to others. With it, no heartbeat succeeds on a former primary whose synchronous standby
+    /// was promoted, and the holder loses its keys before others get them. The price: while the standbys are away, no
+    /// heartbeat succeeds either, and all keys are lost after the ttl.
+    pub synchronous_heartbeats: bool,
     /// How long one statement may take, and how long making one connection may take. The server gets the same limit.
     pub statement_timeout: Duration,
 }
@@ -103,6 +109,7 @@ impl Default for DatabaseConfig {
             connection_max_lifetime: Duration::from_mins(30),
             connection_max_idle_time: Duration::from_mins(5),
             ca_file: None,
+            synchronous_heartbeats: false,
             statement_timeout: Duration::from_secs(2),
         }
     }
@@ -113,7 +120,7 @@ impl DatabaseConfig {
     pub(crate) fn check(&self) -> Result<(), LockError> {
         if self.max_open_connections < FEWEST_CONNECTIONS {
             return Err(LockError::Config {
-                key: "maxOpenConnections",
+                key: "max_open_connections",
                 problem: format!(
                     "is {}; write {FEWEST_CONNECTIONS} or more (one connection each is reserved for heartbeats and \
                      hints)",
@@ -122,22 +129,22 @@ impl DatabaseConfig {
             });
         }
         if !(Duration::from_millis(10)..=Duration::from_mins(10)).contains(&self.statement_timeout) {
-            return Err(config("statementTimeout", "must be between 10ms and 10m, and well below ttl"));
+            return Err(config("statement_timeout", "must be between 10ms and 10m, and well below `ttl`"));
         }
         if self.connection_max_lifetime.is_zero() {
-            return Err(config("connectionMaxLifetime", "is zero; write a time such as 30m"));
+            return Err(config("connection_max_lifetime", "is zero; write a time such as 30m"));
         }
         if self.connection_max_idle_time.is_zero() {
-            return Err(config("connectionMaxIdleTime", "is zero; write a time such as 5m"));
+            return Err(config("connection_max_idle_time", "is zero; write a time such as 5m"));
         }
         match (&self.url_file, self.url.reveal()) {
             (None, url) => self.hosts(url).map(drop),
             (Some(_), "") => Ok(()),
-            (Some(_), _) => Err(config("urlFile", "is set, and so is url; remove one of the two")),
+            (Some(_), _) => Err(config("url_file", "is set, and so is `url`; remove one of the two")),
         }
     }
 
-    /// The connection options for this URL. An error is about `url`, or about `caFile` together with it.
+    /// The connection options for this URL. An error is about `url`, or about `ca_file` together with it.
     pub(crate) fn hosts(&self, url: &str) -> Result<Hosts, LockError> {
         let url = Url::parse(url)?;
         let each = url.each()?.iter().map(|one| self.host(&url, one)).collect::<Result<Vec<_>, _>>()?;
@@ -165,8 +172,8 @@ impl DatabaseConfig {
                 _ if !named_mode => options.ssl_mode(PgSslMode::VerifyFull),
                 _ => {
                     return Err(config(
-                        "caFile",
-                        "has no effect with the sslmode in url; write sslmode=verify-full",
+                        "ca_file",
+                        "has no effect with the sslmode in `url`; write sslmode=verify-full",
                     ));
                 }
             };
@@ -250,15 +257,15 @@ mod tests {
         let good = config("postgres://app@db/app");
         assert_eq!(good.check(), Ok(()));
         let few = DatabaseConfig { max_open_connections: 2, ..good.clone() };
-        assert_eq!(problem(&few).0, "maxOpenConnections");
+        assert_eq!(problem(&few).0, "max_open_connections");
         for timeout in [Duration::ZERO, Duration::from_millis(9), Duration::from_hours(1)] {
             let config = DatabaseConfig { statement_timeout: timeout, ..good.clone() };
-            assert_eq!(problem(&config).0, "statementTimeout");
+            assert_eq!(problem(&config).0, "statement_timeout");
         }
         let config = DatabaseConfig { connection_max_lifetime: Duration::ZERO, ..good.clone() };
-        assert_eq!(problem(&config).0, "connectionMaxLifetime");
+        assert_eq!(problem(&config).0, "connection_max_lifetime");
         let config = DatabaseConfig { connection_max_idle_time: Duration::ZERO, ..good };
-        assert_eq!(problem(&config).0, "connectionMaxIdleTime");
+        assert_eq!(problem(&config).0, "connection_max_idle_time");
     }
 
     #[test]
@@ -266,9 +273,9 @@ mod tests {
         let file = DatabaseConfig { url_file: Some("/url".into()), ..DatabaseConfig::default() };
         assert_eq!(file.check(), Ok(()), "what is in it counts when a connection is made");
         let both = DatabaseConfig { url: "postgres://app@db/app".into(), ..file.clone() };
-        assert_eq!(problem(&both).0, "urlFile");
+        assert_eq!(problem(&both).0, "url_file");
         let few = DatabaseConfig { max_open_connections: 2, ..file };
-        assert_eq!(problem(&few).0, "maxOpenConnections");
+        assert_eq!(problem(&few).0, "max_open_connections");
     }
 
     #[test]

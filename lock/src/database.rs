@@ -18,14 +18,26 @@ pub(crate) const CHUNK: usize = 1_000;
 const CHUNKS_AT_ONCE: usize = 2;
 
 const WAKE: Statement = Statement { name: "wake", sql: "select leadergroup.wake($1, $2)" };
-const WAKE_ALL: Statement =
-    Statement { name: "wake all", sql: "select leadergroup.wake_all(word) from unnest($1::text[]) as word" };
+const WAKE_ALL: Statement = Statement {
+    name: "wake all",
+    sql: "select leadergroup.wake_all(word) from unnest($1::text[]) as word \
+          where not $2 or exists (select from leadergroup.waiter)",
+};
 const PRESENT_ERA: Statement = Statement { name: "era", sql: "select * from leadergroup.present_era()" };
 
 /// The payload of a notification to all when something may be free.
 const FREED: &str = "";
+/// How it begins when a session has ended. Its id follows.
+pub(crate) const ENDED: &str = "ended ";
 /// How it begins when a session that lives gave up its claim to a key. The key follows.
 pub(crate) const YIELDED: &str = "yielded ";
+
+/// A session that has ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ending {
+    pub(crate) session: SessionId,
+    pub(crate) has_peers: bool,
+}
 
 /// What a [`Store`](crate::Store) and its requests share. Clones share it, too.
 #[derive(Debug, Clone)]
@@ -89,13 +101,31 @@ impl Database {
 
     /// Notifies all listeners that something may be free.
     pub(crate) async fn wake_all(&self) {
-        self.hint(WAKE_ALL, Bind::new().with(vec![FREED])).await;
+        self.notify_all(vec![FREED.to_owned()], false).await;
+    }
+
+    /// Notifies all waiters that the quarantine is over, if there are any.
+    pub(crate) async fn wake_waiters(&self) {
+        self.notify_all(vec![FREED.to_owned()], true).await;
+    }
+
+    /// Notifies listeners that these sessions have ended. Does nothing if no request waits for a key, unless one of the
+    /// sessions may have claimed some: controllers wait without a place in a queue.
+    pub(crate) async fn sessions_ended(&self, sessions: &[Ending]) {
+        let claims = sessions.iter().any(|session| session.has_peers);
+        self.notify_all(sessions.iter().map(|ended| format!("{ENDED}{}", ended.session)).collect(), !claims)
+            .await;
     }
 
     /// Notifies controllers that sessions that live have given up their claims to these keys.
     pub(crate) async fn claims_given_up(&self, keys: impl Iterator<Item = &Key>) {
-        let words: Vec<_> = keys.map(|key| format!("{YIELDED}{key}")).collect();
-        self.hint(WAKE_ALL, Bind::new().with(words)).await;
+        self.notify_all(keys.map(|key| format!("{YIELDED}{key}")).collect(), false).await;
+    }
+
+    async fn notify_all(&self, words: Vec<String>, if_awaited: bool) {
+        if !words.is_empty() {
+            self.hint(WAKE_ALL, Bind::new().with(words).and_then(|bind| bind.with(if_awaited))).await;
+        }
     }
 
     async fn hint(&self, statement: Statement, bind: Result<Bind, LockError>) {

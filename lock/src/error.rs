@@ -7,14 +7,15 @@ use sqlx::postgres::{PgDatabaseError, PgSeverity};
 use crate::migrations::VERSION;
 
 /// Why an operation on the lock could not be carried out. A refusal of a single key is not an error; see
-/// [`Refusal`](crate::Refusal) and [`Claimed`](crate::Claimed).
+/// [`Refusal`](crate::Refusal).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
     /// A setting is wrong. Found before anything is sent.
-    #[error("database.{key}: {problem}")]
+    #[error("`{key}`: {problem}")]
     Config {
-        /// The setting, as in the configuration file below `database`.
+        /// The setting: a field of [`DatabaseConfig`](crate::DatabaseConfig), [`ClientConfig`](crate::ClientConfig) or
+        /// [`SessionConfig`](crate::SessionConfig).
         key: &'static str,
         /// What is wrong, and what to write instead.
         problem: String,
@@ -29,8 +30,8 @@ pub enum LockError {
     },
     /// No connection could be made, or it broke.
     #[error(
-        "cannot reach PostgreSQL at {endpoint}: {detail}; check the URL (database.url or database.urlFile), that the \
-         server runs and that the network lets this program reach it"
+        "cannot reach PostgreSQL at {endpoint}: {detail}; check the URL (`url` or `url_file`), that the server runs \
+         and that the network lets this program reach it"
     )]
     Unreachable {
         /// Host, port and database.
@@ -40,8 +41,8 @@ pub enum LockError {
     },
     /// The URL names several hosts, and none of them could be used.
     #[error(
-        "none of the hosts in the URL can be used: {}; check the URL (database.url or database.urlFile), and that \
-         one of its servers is the primary and accepts this program's login",
+        "none of the hosts in the URL can be used: {}; check the URL (`url` or `url_file`), and that one of its \
+         servers is the primary and accepts this program's login",
         reasons(hosts)
     )]
     NoHost {
@@ -50,8 +51,8 @@ pub enum LockError {
     },
     /// TLS could not be set up, or the certificate was refused.
     #[error(
-        "TLS with PostgreSQL at {endpoint} failed: {detail}; set database.caFile to the CA of the server's \
-         certificate, check that the host in the URL is in the certificate, or choose another sslmode"
+        "TLS with PostgreSQL at {endpoint} failed: {detail}; set `ca_file` to the CA of the server's certificate, check \
+         that the host in the URL is in the certificate, or choose another sslmode"
     )]
     Tls {
         /// Host, port and database.
@@ -61,8 +62,8 @@ pub enum LockError {
     },
     /// The server refused user, password or database.
     #[error(
-        "PostgreSQL at {endpoint} refused the login: {detail}; check user, password (database.passwordFile wins over \
-         the URL) and database name, and pg_hba.conf on the server"
+        "PostgreSQL at {endpoint} refused the login: {detail}; check user, password (`password_file` wins over the \
+         URL) and database name, and pg_hba.conf on the server"
     )]
     Login {
         /// Host, port and database.
@@ -71,9 +72,9 @@ pub enum LockError {
         detail: String,
     },
     /// A file that the settings name cannot be used. It is read again at the next attempt.
-    #[error("database.{key}: cannot use {path}: {detail}")]
+    #[error("`{key}`: cannot use {path}: {detail}")]
     File {
-        /// The setting.
+        /// The setting: a field of [`DatabaseConfig`](crate::DatabaseConfig).
         key: &'static str,
         /// The file.
         path: String,
@@ -83,7 +84,7 @@ pub enum LockError {
     /// The server, or this program's own pool, has no connection left.
     #[error(
         "no database connection is free: {detail}; raise max_connections on the server (max_client_conn on a pooler) \
-         or database.maxOpenConnections"
+         or this program's `max_open_connections`"
     )]
     NoConnection {
         /// Which limit was hit.
@@ -122,7 +123,7 @@ pub enum LockError {
     ReadOnly,
     /// The schema is missing or older than the program.
     #[error(
-        "the schema `leadergroup` is at version {found}, this program needs {needed}; run `leadergroup migrate`"
+        "the schema `leadergroup` is at version {found}, this program needs {needed}; call `Store::migrate`"
     )]
     SchemaOld {
         /// Version found; 0 when there is no schema.
@@ -143,7 +144,7 @@ pub enum LockError {
     },
     /// The role lacks a privilege that is needed.
     #[error(
-        "the database role lacks privileges: {detail}; run `leadergroup migrate` as the owner of the schema \
+        "the database role lacks privileges: {detail}; call `Store::migrate` as the owner of the schema \
          `leadergroup`, or grant USAGE on it, SELECT, INSERT, UPDATE, DELETE on its tables, and EXECUTE on the \
          functions named here"
     )]

@@ -1,197 +1,18 @@
 //! Guards: keys that are held, and how their holders learn of a loss.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use tokio::time::timeout;
-use tracing::Span;
+use crate::held_term::{HeldTerm, RELEASED};
+use crate::trace::{Traced, within};
+use crate::{Changed, ClientError, Key, LockError, Refusal, Successor, Token, Transfer};
 
-use crate::process::Process;
-use crate::reconcile::{HELD_TOO_LONG, Term, TermRow};
-use crate::trace::{self, Traced, within};
-use crate::unfinished::{Unfinished, give_up_once_void};
-use crate::{Changed, GrantId, Key, LockError, Refusal, SessionId, Successor, Token, Transfer};
-
-/// The longest that a guard sleeps at once: timers stop while the machine is suspended, but the lease does not.
-const LONGEST_SLEEP: Duration = Duration::from_millis(50);
-
-const RELEASED: &str = "released by its holder";
 const TRANSFERRED: &str = "transferred by its holder";
 
-/// One term of a holder. The key is released when the last guard of the term is dropped.
-pub(crate) struct HeldTerm {
-    process: Arc<Process>,
-    session: SessionId,
-    key: Key,
-    /// The holder's name, for people.
-    holder: String,
-    token: Token,
-    grant: GrantId,
-    /// Set if a statement of the granted request may still be under way; it is void after this heartbeat.
-    unclear: Option<u64>,
-    /// When the term must end because of `max_hold`.
-    ends_at: Option<Duration>,
-    /// The number of guards. Once it is zero, no guard is added, though the term still lasts.
-    guards: AtomicUsize,
-    /// Once a loss was seen, the term stays lost.
-    lost: AtomicBool,
-    released: AtomicBool,
-    /// Released because of `max_hold`, whatever the guards do.
-    freed: AtomicBool,
-    since: Instant,
-}
-
-impl HeldTerm {
-    /// The term of a request that was granted. It may last for `max_hold`, if given.
-    pub(crate) fn new(
-        granted: &mut Unfinished,
-        holder: String,
-        token: Token,
-        max_hold: Option<Duration>,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            process: Arc::clone(&granted.process),
-            session: granted.session,
-            key: granted.key.clone(),
-            holder,
-            token,
-            grant: granted.grant,
-            unclear: granted.disarm(),
-            ends_at: max_hold.map(|max| granted.process.now() + max),
-            guards: AtomicUsize::new(0),
-            lost: AtomicBool::new(false),
-            released: AtomicBool::new(false),
-            freed: AtomicBool::new(false),
-            since: Instant::now(),
-        })
-    }
-
-    /// A release as a span, also in the background.
-    fn releasing(&self) -> Span {
-        trace::releasing(&self.key, &self.holder, self.token, self.since.elapsed())
-    }
-
-    fn transferring(&self, successor: Successor<'_>) -> Span {
-        trace::transferring(&self.key, &self.holder, self.token, self.since.elapsed(), successor)
-    }
-
-    fn is_lost(&self) -> bool {
-        self.is_taken() || self.is_overdue()
-    }
-
-    /// Others may hold the key.
-    fn is_taken(&self) -> bool {
-        if !self.lost.load(Ordering::Relaxed) && !self.process.covers(self.session) {
-            self.lost.store(true, Ordering::Relaxed);
-        }
-        self.lost.load(Ordering::Relaxed)
-    }
-
-    /// Whether the term has lasted for `max_hold`. No one else gets the key before it is released.
-    fn is_overdue(&self) -> bool {
-        self.ends_at.is_some_and(|at| at <= self.process.now())
-    }
-
-    /// Until when the key is certainly held.
-    fn until(&self) -> Option<Duration> {
-        let lease = *self.process.lease.borrow();
-        let until = lease.until().filter(|_| lease.session == self.session && !self.is_lost())?;
-        Some(self.ends_at.map_or(until, |at| at.min(until)))
-    }
-
-    /// Whether a heartbeat or two are missing, or little is left of `max_hold`.
-    fn is_in_jeopardy(&self) -> bool {
-        let Some(until) = self.until() else { return true };
-        let lease = self.process.lease.borrow().lasts();
-        let near_its_end = self.ends_at.is_some_and(|at| at.saturating_sub(self.process.now()) < lease / 2);
-        until.saturating_sub(self.process.now()) < lease / 2 || near_its_end
-    }
-
-    /// See [`Guard::lost`].
-    pub(crate) async fn lost(&self) {
-        self.watch(Self::is_lost).await;
-    }
-
-    async fn watch(&self, condition: impl Fn(&Self) -> bool) {
-        let mut lease = self.process.lease.subscribe();
-        loop {
-            lease.borrow_and_update();
-            if condition(self) {
-                return;
-            }
-            // The sender lives as long as the term. Check again, whether the lease changed or the time is over.
-            let left = self.until().unwrap_or_default().saturating_sub(self.process.now());
-            let _ = timeout(left.min(LONGEST_SLEEP), lease.changed()).await;
-        }
-    }
-}
-
-impl Term for HeldTerm {
-    fn row(&self) -> TermRow {
-        TermRow { key: self.key.clone(), token: self.token, session: self.session }
-    }
-
-    fn end(&self) -> bool {
-        // This also applies without a guard: a transfer that is under way may return one.
-        let first = !self.lost.swap(true, Ordering::Relaxed);
-        first && !self.released.load(Ordering::Relaxed) && self.guards.load(Ordering::Relaxed) > 0
-    }
-
-    /// Whether the term has lasted for `max_hold`, and its holder has since had as much time to stop as after the loss
-    /// of its session.
-    fn is_to_be_freed(&self) -> bool {
-        let margin = self.process.lease.borrow().margin();
-        self.ends_at.is_some_and(|at| at + margin <= self.process.now())
-            && !self.freed.load(Ordering::Relaxed)
-            && !self.released.load(Ordering::Relaxed)
-            && !self.is_taken()
-    }
-
-    fn freed(&self) {
-        self.freed.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Drop for HeldTerm {
-    fn drop(&mut self) {
-        let released = *self.released.get_mut() || *self.freed.get_mut();
-        let (gone, overdue) = (self.is_taken(), self.is_overdue());
-        let lost = !released && (gone || overdue);
-        let held = self.since.elapsed();
-        tracing::debug!(key = %self.key, token = %self.token, ?held, lost, "the lock is no longer held");
-        self.process.store.database.counters.held(held, lost);
-        let (process, session, grant) = (Arc::clone(&self.process), self.session, self.grant);
-        let (key, token, unclear) = (self.key.clone(), self.token, self.unclear);
-        // A key that was lost belongs to another holder, or ends with the session: releasing it would end the term in
-        // order, without its delay.
-        let releasing = (!released && !gone).then(|| self.releasing());
-        let reason = if overdue { HELD_TOO_LONG } else { RELEASED };
-        if releasing.is_none() {
-            process.terms.leave(grant);
-            if unclear.is_none() {
-                return;
-            }
-        }
-        self.process.runtime.spawn(async move {
-            if let Some(span) = releasing {
-                let _ = within(span, async {
-                    let release = async || process.store.release(session, &key, token, reason).await;
-                    let answer = process.insist(session, release).await;
-                    process.terms.leave(grant);
-                    Ok::<_, LockError>(answer.map_or(Released::WasLost, Released::from))
-                })
-                .await;
-            }
-            if let Some(void_after) = unclear {
-                give_up_once_void(&process, session, &key, grant, void_after).await;
-            }
-        });
-    }
-}
-
 /// Proof that a key is held. Dropping it releases the key in the background; [`release`](Self::release) waits until
-/// that is done. A holder that took the key more than once holds it until the last guard is dropped.
+/// that is done. A [reentrant](crate::ClientConfig::reentrant) holder that took the key more than once holds it until
+/// the last guard is dropped.
 #[must_use = "dropping the guard releases the key"]
 pub struct Guard {
     term: Arc<HeldTerm>,
@@ -210,6 +31,7 @@ impl Drop for Guard {
 /// The outcome of a transfer. If it contains a guard, nothing was changed.
 #[derive(Debug)]
 #[must_use = "dropping the guard releases the key"]
+#[non_exhaustive]
 pub enum Transferred {
     /// The successor holds the key.
     Done,
@@ -226,6 +48,7 @@ pub enum Transferred {
 
 /// The outcome of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Released {
     /// The key is free, or already held by the next holder.
     Done,
@@ -287,6 +110,22 @@ impl Guard {
         self.term.is_lost()
     }
 
+    /// The error of work that was under way when the key was lost; `None` while it is held.
+    pub(crate) fn loss(&self) -> Option<ClientError> {
+        let ago = self.term.lost_for()?;
+        Some(ClientError::Lost { key: self.key().to_string(), token: self.token(), ago })
+    }
+
+    /// Like [`lost`](Self::lost), and returns the error.
+    pub(crate) async fn wait_for_loss(&self) -> ClientError {
+        loop {
+            self.lost().await;
+            if let Some(loss) = self.loss() {
+                return loss;
+            }
+        }
+    }
+
     /// Until when the key is certainly held, by the store's [clock](crate::Store::clock), as known at this moment;
     /// every heartbeat extends it. Others can have the key a fifth of the ttl later. `None` once it is lost.
     pub fn held_until(&self) -> Option<Duration> {
@@ -304,7 +143,7 @@ impl Guard {
     /// little is left of [`max_hold`](crate::ClientConfig::max_hold). This is the time to save work; the key may
     /// recover. Also completes when the key is lost.
     pub async fn in_jeopardy(&self) {
-        self.term.watch(|term| term.is_lost() || term.is_in_jeopardy()).await;
+        self.term.watch(|term| term.is_lost() || term.is_in_jeopardy(), HeldTerm::jeopardy).await;
     }
 
     /// Releases the key and waits until it is done; the next waiter then holds it. After an error, the outcome is

@@ -8,9 +8,9 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
+use crate::lease::Lease;
 use crate::process::{Process, register};
 use crate::reconcile::Terms;
-use crate::settings::check;
 use crate::{Beat, EraId, FailureDetector, LockError, Quarantine, SessionConfig, SessionId, Store};
 
 /// Events that may wait to be received.
@@ -124,6 +124,8 @@ pub(crate) struct Heartbeat {
     detector: FailureDetector,
     quarantine: Quarantine,
     revoked: u64,
+    /// The era in which the database was seen to have lost commits, until a new one has begun.
+    lost_commits: Option<EraId>,
     /// Work that follows from answers, such as death marks. One task at a time; the next heartbeat does not wait for
     /// it. Ends with the loop.
     chores: JoinSet<()>,
@@ -145,6 +147,7 @@ impl Heartbeat {
             detector: FailureDetector::new(interval),
             quarantine: Quarantine::new(interval),
             revoked: 0,
+            lost_commits: None,
             chores: JoinSet::new(),
         }
     }
@@ -171,7 +174,9 @@ impl Heartbeat {
             let lag = regular.then_some(due);
             let session = self.process.lease.borrow().session;
             let watch = self.process.watched.list();
+            let before = *self.process.lease.borrow();
             match self.store.beat(session, &watch).await {
+                Ok(beat) if self.shows_lost_commits(&before, &beat) => self.report_lost_commits(&beat).await,
                 Ok(beat) => self.answered(beat, attempt, lag).await,
                 Err(error) => self.failed(error).await,
             }
@@ -191,7 +196,8 @@ impl Heartbeat {
         // Others judge this session by the ttl in its row.
         self.process.believe_at_most(beat.ttl);
         self.process.lease.send_if_modified(|lease| {
-            lease.beat = lease.beat.max(beat.count);
+            // In another era, heartbeats may be missing.
+            lease.beat = if era_changed { beat.count } else { lease.beat.max(beat.count) };
             lease.quarantine = beat.quarantine;
             lease.renew(session, attempt, beat.era, self.process.now())
         });
@@ -225,11 +231,9 @@ impl Heartbeat {
     /// Ends the lease. This comes before anything that may take time: everything that was held is lost, and the guards
     /// must show it.
     fn end_lease(&self, session: SessionId, alive: bool) {
-        let mut over = None;
-        self.process.lease.send_modify(|lease| {
-            over = lease.until().map(|until| until + lease.margin());
-            lease.end();
-        });
+        let lease = *self.process.lease.borrow();
+        let over = lease.until().map(|until| until + lease.margin());
+        self.process.end_lease();
         if let Some(over) = over.filter(|_| alive) {
             // The keys become free for others no sooner than if another session had marked this one dead, and after the
             // delay that was asked for. Until then, the holders have time to stop.
@@ -251,9 +255,9 @@ impl Heartbeat {
         {
             let (process, store, events) =
                 (Arc::clone(&self.process), self.store.clone(), self.events.clone());
-            let era = quarantine_is_over.then_some(beat.era);
+            let era = beat.era;
             self.chores.spawn(async move {
-                see_to(&process, &store, events, &expired, era).await;
+                see_to(&process, &store, events, &expired, era, quarantine_is_over).await;
                 for term in overdue {
                     Terms::free(&store, &*term).await;
                 }
@@ -264,12 +268,51 @@ impl Heartbeat {
         }
     }
 
+    /// Whether an answer shows, by the lease `before` it, that the database has lost commits although its history is
+    /// the same, as when old files were put back. Remains true until that was reported.
+    fn shows_lost_commits(&mut self, before: &Lease, beat: &Beat) -> bool {
+        // A heartbeat counts itself.
+        let known = before.beat + u64::from(beat.alive);
+        let in_time = before.covers(beat.own, self.process.now());
+        let may_be_compared = if before.era == beat.era {
+            // A session without a row, and so without a count, may have been dead for long.
+            before.session == beat.own && (in_time || beat.count > 0)
+        } else {
+            // A failover begins an era with a quarantine. An era without one is an earlier one.
+            in_time && beat.quarantine.is_none()
+        };
+        if beat.count < known && may_be_compared {
+            tracing::error!(
+                counted = beat.count,
+                known,
+                "the database has lost commits: it has counted fewer heartbeats than before. A new era begins"
+            );
+            self.lost_commits = Some(beat.era);
+        }
+        self.lost_commits == Some(beat.era)
+    }
+
+    /// Begins another era. The answer that shows the loss renews nothing; the next one is from that era.
+    async fn report_lost_commits(&mut self, beat: &Beat) {
+        match self.store.commits_were_lost(beat.era).await {
+            Ok(_) => {
+                self.lost_commits = None;
+                self.early.notify_one();
+            }
+            Err(error) => tracing::warn!(%error, "no new era could be begun; trying again"),
+        }
+        if !beat.alive {
+            self.end_lease(beat.own, false);
+            self.begin_again(beat.own).await;
+        }
+    }
+
     async fn failed(&mut self, error: LockError) {
         tracing::debug!(%error, "no heartbeat; trying again");
         if matches!(error, LockError::SchemaOld { .. }) {
             // The tables were removed, and the session with them.
             let session = self.process.lease.borrow().session;
-            self.process.lease.send_modify(crate::lease::Lease::end);
+            self.process.end_lease();
             self.begin_again(session).await;
             return;
         }
@@ -331,11 +374,14 @@ async fn see_to(
     store: &Store,
     events: Option<mpsc::Sender<SessionEvent>>,
     expired: &[(SessionId, u64)],
-    quarantine_over: Option<EraId>,
+    era: EraId,
+    quarantine_is_over: bool,
 ) {
-    match store.mark_dead(expired).await {
+    match store.mark_dead(expired, Some(era)).await {
         Ok(dead) if !dead.is_empty() => {
-            process.turns.wake_all();
+            for dead in &dead {
+                process.turns.wake_those_behind(*dead);
+            }
             if let Some(events) = events {
                 let _ = events.send(SessionEvent::Died(dead)).await;
             }
@@ -343,61 +389,10 @@ async fn see_to(
         Ok(_) => {}
         Err(error) => tracing::debug!(%error, "a dead session could not be marked; trying again"),
     }
-    if let Some(era) = quarantine_over {
+    if quarantine_is_over {
         match store.end_quarantine(era).await {
             Ok(()) => process.turns.wake_all(),
             Err(error) => tracing::debug!(%error, "the quarantine could not be ended; trying again"),
-        }
-    }
-}
-
-impl Process {
-    fn wanted_ttl(&self) -> Duration {
-        *self.ttl.lock()
-    }
-
-    /// Changes the ttl that the process asks for, and requests it once. If that fails, the heartbeat repeats it.
-    pub(crate) async fn set_ttl(&self, ttl: Duration) -> Result<(), LockError> {
-        check(ttl, self.config.retry_interval)?;
-        let _one_at_a_time = self.changing_ttl.lock().await;
-        *self.ttl.lock() = ttl;
-        self.ask_for_ttl(&self.store, ttl).await
-    }
-
-    /// The lease is never longer than the ttl in the row allows, whichever of the two ttls the row has at the moment.
-    async fn ask_for_ttl(&self, store: &Store, ttl: Duration) -> Result<(), LockError> {
-        let session = self.lease.borrow().session;
-        self.believe_at_most(ttl);
-        let attempt = self.now();
-        // A dead session is replaced by one with the wanted ttl.
-        if let Some((beat, era)) = store.change_ttl(session, ttl).await? {
-            self.lease.send_modify(|lease| {
-                if lease.covers(session, self.now()) {
-                    lease.beat = lease.beat.max(beat);
-                    lease.set_ttl(ttl);
-                    lease.renew(session, attempt, era, self.now());
-                }
-            });
-        }
-        Ok(())
-    }
-
-    fn believe_at_most(&self, ttl: Duration) {
-        self.lease.send_if_modified(|lease| {
-            let shorter = ttl.saturating_sub(crate::lease::margin(ttl)) < lease.lasts();
-            if shorter {
-                lease.set_ttl(ttl);
-            }
-            shorter
-        });
-    }
-
-    /// Repeats a change of the ttl that failed, or that the database lost.
-    async fn repair_ttl(&self, store: &Store) {
-        // If it is being changed at this moment, there is nothing to do.
-        let Ok(_one_at_a_time) = self.changing_ttl.try_lock() else { return };
-        if let Err(error) = self.ask_for_ttl(store, self.wanted_ttl()).await {
-            tracing::debug!(%error, "the ttl could not be changed; trying again");
         }
     }
 }

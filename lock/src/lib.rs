@@ -12,7 +12,7 @@
 //! dead: its heartbeat counter did not change for its ttl. The session is then *marked* dead by compare-and-set on that
 //! counter, and everything that it sends later is refused.
 //!
-//! There are two ways to use it. A program that must itself run one copy at a time uses a [`Client`]:
+//! A program uses a [`Client`], or [`blocking::Client`] without an async runtime:
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -31,10 +31,21 @@
 //! # async fn work(token: i64) {}
 //! ```
 //!
-//! A controller that decides which of *others* works, as a Kubernetes operator does, keeps a session with a
-//! [`Membership`], [claims](Store::claim) keys, and [grants](Store::grant) them to holders:
+//! Programs in other languages call the same SQL functions; `docs/sql-protocol.md` describes them.
 //!
-//! ```no_run
+//! # Features
+//!
+//! - `controller`: for a program that decides which of *others* works.
+//! - `memory`: a database in memory, for simulations and unit tests.
+//! - `prometheus-client`: `LockMetrics`, for the registry of the crate of the same name.
+//!
+//! # Controllers
+//!
+//! With the feature `controller`: a controller that decides which of *others* works, as a Kubernetes operator does,
+//! keeps a session with a `Membership`, claims keys, and grants them to holders:
+//!
+#![cfg_attr(feature = "controller", doc = "```no_run")]
+#![cfg_attr(not(feature = "controller"), doc = "```ignore")]
 //! # async fn example(store: leadergroup_lock::Store) -> Result<(), leadergroup_lock::LockError> {
 //! use leadergroup_lock::{Claim, Claimed, Grant, GrantId, Holder, Key, Membership, SessionConfig};
 //!
@@ -58,14 +69,16 @@
 //! # Ok(())
 //! # }
 //! ```
-//!
-//! Programs in other languages call the same SQL functions; `docs/sql-protocol.md` describes them.
+
+// Controllers and programs share most of what is internal.
+#![cfg_attr(not(feature = "controller"), allow(dead_code, unused_imports, unreachable_pub))]
 
 mod acquire;
 mod applicant;
 mod batch;
 pub mod blocking;
 mod campaign;
+#[cfg(feature = "controller")]
 mod claim;
 mod client;
 mod clock;
@@ -74,9 +87,11 @@ mod database;
 mod error;
 mod failure_detector;
 mod fence;
+#[cfg(feature = "controller")]
 mod grant;
 mod guard;
 mod heartbeat;
+mod held_term;
 #[cfg(feature = "prometheus-client")]
 mod histograms;
 mod holding;
@@ -84,6 +99,7 @@ mod jitter;
 mod lease;
 mod link;
 mod listen;
+mod lookout;
 #[cfg(feature = "memory")]
 pub mod memory;
 mod migrations;
@@ -96,6 +112,7 @@ mod prune;
 mod quarantine;
 mod query;
 mod reason;
+#[cfg(feature = "controller")]
 mod reassign;
 mod reconcile;
 mod refusal;
@@ -103,11 +120,13 @@ mod route;
 mod rows;
 mod schema;
 mod session;
+mod set_ttl;
 mod settings;
 mod statement;
 mod stats;
 mod store;
 mod target;
+#[cfg(feature = "controller")]
 mod terms;
 mod trace;
 mod turns;
@@ -117,7 +136,7 @@ mod url;
 mod wait;
 
 pub use acquire::{AcquireRequest, Acquired, Attempt, HolderSession, Successor, Transfer, Wait};
-pub use campaign::Held;
+#[cfg(feature = "controller")]
 pub use claim::{Claim, Claimed, ClaimedRow, Unclaimed};
 pub use client::Client;
 pub use clock::{Clock, monotonic};
@@ -125,10 +144,14 @@ pub use config::{DatabaseConfig, Secret};
 pub use error::LockError;
 pub use failure_detector::FailureDetector;
 pub use fence::{FENCE_SEEN_SQL, FencePolicy, Overrun};
+#[cfg(feature = "controller")]
 pub use grant::{Grant, Granted, Vacate};
 pub use guard::{Guard, Released, Transferred};
+#[cfg(feature = "controller")]
 pub use heartbeat::{BeatEvent, Membership, Peer, SessionEvent};
-pub use listen::{Hint, LONGEST_MESSAGE};
+pub use listen::Hint;
+#[cfg(feature = "controller")]
+pub use listen::LONGEST_MESSAGE;
 pub use pool::PoolState;
 #[cfg(feature = "prometheus-client")]
 pub use prometheus::LockMetrics;
@@ -136,12 +159,14 @@ pub use prune::{Pruned, Retention, housekeeping};
 pub use quarantine::Quarantine;
 pub use query::{LONGEST_LIST, LockInfo, SessionInfo, Summary, TermInfo, WaiterInfo};
 pub use reason::{ClientError, Reason};
+#[cfg(feature = "controller")]
 pub use reassign::{Reassigned, Reassignment};
 pub use refusal::{Changed, Refusal};
 pub use schema::Health;
 pub use settings::{ClientConfig, SessionConfig};
 pub use stats::LockStats;
 pub use store::Store;
+#[cfg(feature = "controller")]
 pub use terms::Tombstone;
 pub use types::{
     Beat, EraId, GrantId, Holder, Key, LockRow, MAX_TEXT_BYTES, MOST_WAITERS, PROTOCOL, SessionId,

@@ -7,7 +7,7 @@ use futures::{Stream, StreamExt as _};
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use tokio::time::{sleep, timeout};
 
-use crate::database::YIELDED;
+use crate::database::{ENDED, YIELDED};
 #[cfg(feature = "memory")]
 use crate::memory::Heard;
 use crate::pool::{Lane, Pool};
@@ -48,21 +48,24 @@ const LINGER: Duration = Duration::from_secs(10);
 /// A hint that something changed. Hints may be lost or late, so correctness rests on polling.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hint {
-    /// A session ended, or a key was released by force: something may be free.
+    /// A session ended, or a key was released by force: something may be free. While no request waits in a queue, the
+    /// end of a session [without peers](crate::SessionConfig::peers) is not reported.
     Freed,
     /// A session that lives gave up its claim to this key.
     Yielded(Key),
     /// Hints may have been missed (the connection was made, or made again).
     Missed,
-    /// A message of a peer, or of this session: see [`Store::tell`].
+    /// A message of a peer, or of this session, to a controller.
     Told(String),
 }
 
 /// A notification for a program's own requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Word {
-    /// Notifications may have been missed, or a session ended: check all requests.
+    /// Notifications may have been missed, or something may be free: check all requests.
     All,
+    /// This session has ended: check the requests that it was in the way of.
+    Ended(SessionId),
     /// It is this request's turn.
     About(GrantId),
 }
@@ -115,6 +118,7 @@ impl Store {
         self.listen_on(vec![CHANNEL.to_owned()]).map(|heard| hint(heard.as_ref()))
     }
 
+    #[cfg(feature = "controller")]
     /// Like [`listen`](Self::listen), and what the sessions with these peers tell each other as well.
     pub fn listen_among(&self, peers: &str) -> impl Stream<Item = Hint> + Send + 'static {
         let peers = peers.to_owned();
@@ -130,6 +134,7 @@ impl Store {
         })
     }
 
+    #[cfg(feature = "controller")]
     /// Sends messages to all sessions with these peers that [listen](Self::listen_among) at this moment, the sender
     /// included, in one statement. A message has at most [`LONGEST_MESSAGE`] bytes. It may be lost, and behind a pooler
     /// it is: nothing but speed, or a choice between two safe ways, may depend on it.
@@ -149,10 +154,13 @@ impl Store {
             let word = match heard.as_ref().map(|heard| heard.payload.as_str()) {
                 // Programs do not claim keys.
                 Some(word) if word.starts_with(YIELDED) => None,
-                word => {
-                    let grant = word.and_then(|word| word.parse::<uuid::Uuid>().ok());
-                    Some(grant.map_or(Word::All, |grant| Word::About(grant.into())))
+                Some(word) => {
+                    let id = |text: &str| text.parse::<uuid::Uuid>().ok();
+                    let ended = word.strip_prefix(ENDED).and_then(id).map(|ended| Word::Ended(ended.into()));
+                    let about = || id(word).map(|grant| Word::About(grant.into()));
+                    Some(ended.or_else(about).unwrap_or(Word::All))
                 }
+                None => Some(Word::All),
             };
             std::future::ready(word)
         })
@@ -196,6 +204,7 @@ pub(crate) async fn listen(process: Arc<Process>) {
             while let Some(word) = words.next().await {
                 match word {
                     Word::About(grant) => process.turns.wake(grant),
+                    Word::Ended(session) => process.turns.wake_those_behind(session),
                     Word::All => process.turns.wake_all(),
                 }
             }

@@ -25,6 +25,7 @@ use crate::{Clock, DatabaseConfig, LockError};
 
 /// Connections to the database.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PoolState {
     /// The largest number of connections at a time.
     pub most: u64,
@@ -49,9 +50,9 @@ const LINGER: Duration = Duration::from_secs(5);
 pub(crate) enum Lane {
     /// Any of the shared ones.
     Work,
-    /// The one reserved for heartbeats. Their commits do not wait for synchronous standbys: losing a heartbeat in a
-    /// failover costs nothing, but a heartbeat that hangs in COMMIT, where no timeout of the server applies, costs the
-    /// session.
+    /// The one reserved for heartbeats. Their commits do not wait for synchronous standbys, unless the settings ask for
+    /// it: losing a heartbeat in a failover costs nothing, but a heartbeat that hangs in COMMIT, where no timeout of
+    /// the server applies, costs the session.
     Heartbeat,
 }
 
@@ -174,7 +175,11 @@ impl Pool {
         // One connection is for heartbeats, one for hints; the check of the settings guarantees at least one more.
         let work = config.max_open_connections.saturating_sub(2).max(1) as usize;
         let settings = Settings::new(config.statement_timeout);
-        let heartbeat = settings.clone().with("synchronous_commit", "local".to_owned());
+        let heartbeat = if config.synchronous_heartbeats {
+            settings.clone()
+        } else {
+            settings.clone().with("synchronous_commit", "local".to_owned())
+        };
         Self(Arc::new(Inner {
             target,
             clock: Clock::boottime(),

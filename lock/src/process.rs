@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::lease::Lease;
+use crate::lookout::Lookout;
 use crate::reconcile::Terms;
 use crate::settings::check;
 use crate::turns::{Delays, Turns};
@@ -31,6 +32,7 @@ pub(crate) struct Process {
     /// Held while the row's ttl is changed, or a session with it is registered.
     pub(crate) changing_ttl: tokio::sync::Mutex<()>,
     pub(crate) terms: Terms,
+    pub(crate) lookout: Lookout,
     pub(crate) turns: Turns,
     pub(crate) delays: Delays,
     pub(crate) watched: Watched,
@@ -50,6 +52,7 @@ impl Process {
             config,
             lease: watch::Sender::new(lease),
             terms: Terms::default(),
+            lookout: Lookout::default(),
             turns: Turns::default(),
             delays: Delays::default(),
             watched: Watched::default(),
@@ -92,13 +95,20 @@ impl Process {
     /// Stops the heartbeat; no other session is registered. The present lease still runs until its end.
     pub(crate) fn stop(&self) {
         self.lease.send_modify(|lease| lease.closed = true);
-        self.turns.wake_all();
+        self.turns.wake_all_at_once();
     }
 
     /// Like [`stop`](Self::stop), and ends the lease as well.
     pub(crate) fn close(&self) {
-        self.lease.send_modify(crate::lease::Lease::end);
+        self.end_lease();
         self.stop();
+    }
+
+    /// Ends the lease, and with it everything that is held.
+    pub(crate) fn end_lease(&self) {
+        // In this order, so that each term shows when the lease ended if that was before now.
+        self.terms.end();
+        self.lease.send_modify(crate::lease::Lease::end);
     }
 }
 

@@ -27,6 +27,7 @@ pub const LONGEST_LIST: u32 = 1_000;
 
 /// A lock, as shown to people.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LockInfo {
     /// The key.
     pub key: Key,
@@ -48,6 +49,7 @@ pub struct LockInfo {
 
 /// A session, as shown to people.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SessionInfo {
     /// Its id.
     pub id: SessionId,
@@ -73,6 +75,7 @@ impl SessionInfo {
 
 /// A term in the history.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TermInfo {
     /// Token, holder, reason and beginning of the term.
     pub term: Term,
@@ -84,6 +87,7 @@ pub struct TermInfo {
 
 /// A waiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WaiterInfo {
     /// The holder, once the request is granted.
     pub holder: Holder,
@@ -97,6 +101,7 @@ pub struct WaiterInfo {
 
 /// The numbers of sessions, locks and waiters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Summary {
     /// Sessions that were neither marked dead nor closed.
     pub living_sessions: u64,

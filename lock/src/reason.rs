@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::{Acquired, Attempt, LockError, MOST_WAITERS, Refusal};
+use crate::{Acquired, Attempt, LockError, MOST_WAITERS, Refusal, Token};
 
 /// Why a program did not get a key: when it tried, or when its time to wait was over. Each text says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Reason {
     /// Others hold it or wait for it.
-    #[error("others hold it, or wait for it; wait longer, or see who they are: `leadergroup lock show`")]
+    #[error("others hold it, or wait for it; wait longer, or see who they are")]
     Others,
     /// The holder's process has sent no heartbeat for more than twice its ttl, and has probably ended.
     #[error(
@@ -24,11 +24,15 @@ pub enum Reason {
     },
     /// The last holder's session was marked dead, and it had asked for a [lock delay](crate::ClientConfig::lock_delay).
     #[error(
-        "its last holder ended uncleanly and had asked for a lock delay of {delay:?}; wait longer than that"
+        "its last holder ended uncleanly and had asked for a lock delay of {delay:?}, of which {} s are left; wait \
+         longer than that",
+        left.as_millis().div_ceil(1_000)
     )]
     Delay {
         /// The whole delay, from the time when this process learned of it.
         delay: Duration,
+        /// How much of it is left.
+        left: Duration,
     },
     /// The database may have lost its last commits, so keys get no new holder for a while; see
     /// [`Quarantine`](crate::Quarantine).
@@ -61,10 +65,12 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The reason according to an answer without the key.
-    pub(crate) fn of(attempt: &Attempt) -> Self {
+    /// The reason according to an answer without the key, with how much is left of a lock delay.
+    pub(crate) fn of(attempt: &Attempt, delay_left: Option<Duration>) -> Self {
         match &attempt.outcome {
-            Acquired::Delayed { delay, .. } => Self::Delay { delay: *delay },
+            Acquired::Delayed { delay, .. } => {
+                Self::Delay { delay: *delay, left: delay_left.unwrap_or(*delay) }
+            }
             Acquired::Quarantine => Self::Quarantine,
             Acquired::Refused(Refusal::Busy) => Self::Busy { blockers: attempt.blockers.clone() },
             // A grant that comes here did not count: the session's lease had ended, or another server answered.
@@ -79,8 +85,9 @@ impl Reason {
     }
 }
 
-/// Why a key could not be acquired.
+/// Why a key could not be acquired, or why work under it was not done.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ClientError {
     /// The time to wait was over.
     #[error("the lock {key:?} could not be acquired within {waited:?}: {reason}")]
@@ -105,6 +112,18 @@ pub enum ClientError {
         key: String,
         /// The reason.
         why: String,
+    },
+    /// The key was lost before the work under it was done; see [`Guard::lost`](crate::Guard::lost) for the causes.
+    #[error(
+        "the lock {key:?} was lost {ago:?} ago, in term {token}, before the work was done; others may have it"
+    )]
+    Lost {
+        /// The key.
+        key: String,
+        /// The fencing token of the term.
+        token: Token,
+        /// How long before this error the term was lost.
+        ago: Duration,
     },
     /// The database failed, or refused the operation.
     #[error(transparent)]

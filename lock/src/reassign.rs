@@ -100,7 +100,7 @@ impl Store {
             }
             let expired: Vec<_> =
                 detector.observe(now, sent, &beat).into_iter().filter(|(id, _)| *id == session).collect();
-            if self.mark_dead(&expired).await?.contains(&session) {
+            if self.mark_dead(&expired, Some(beat.era)).await?.contains(&session) {
                 return Ok(true);
             }
             if now.saturating_sub(began) > seen.ttl * MOST_TTLS + OBSERVER_TTL {

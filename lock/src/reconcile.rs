@@ -27,7 +27,8 @@ pub(crate) trait Term: Send + Sync {
     /// The columns of its row by which it is compared.
     fn row(&self) -> TermRow;
 
-    /// Ends it, because the database shows that it is over. False if its holder released it, or it was lost before.
+    /// Ends it, because its session or the database shows that it is over. False if its holder released it, or it was
+    /// lost before.
     fn end(&self) -> bool;
 
     /// Whether it has lasted for too long, and its key must be released.
@@ -58,9 +59,22 @@ impl Terms {
         self.all.lock().insert(grant, term);
     }
 
+    /// Whether nothing is held, and no release is under way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.lock().is_empty()
+    }
+
     /// Removes a term that is over for its holder.
     pub(crate) fn leave(&self, grant: GrantId) {
         self.all.lock().remove(&grant);
+    }
+
+    /// Ends all of them, because their session ends.
+    pub(crate) fn end(&self) {
+        let all: Vec<_> = self.all.lock().values().filter_map(Weak::upgrade).collect();
+        for term in all {
+            term.end();
+        }
     }
 
     /// Asks for a comparison soon.

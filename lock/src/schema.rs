@@ -34,6 +34,7 @@ const LOOK: Statement = Statement { name: "check", sql: include_str!("sql/check.
 
 /// The result of [`Store::check`](Store::check).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Health {
     /// PostgreSQL's version, as in `15.18`.
     pub server_version: String,

@@ -3,11 +3,23 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use crate::database::Ending;
 use crate::pool::Lane;
 use crate::statement::{Bind, Row, Statement, get, unexpected};
 use crate::stats::Timer;
 use crate::types::check_text;
 use crate::{Beat, EraId, LockError, SessionId, SessionSeen, Store, schema};
+
+/// Whether a session has peers.
+macro_rules! peers {
+    ($id:literal) => {
+        concat!(
+            "exists (select from leadergroup.session as s where s.id = ",
+            $id,
+            " and s.peers is not null) as has_peers"
+        )
+    };
+}
 
 const REGISTER: Statement =
     Statement { name: "register", sql: "select era_id from leadergroup.register($1, $2, $3, $4, $5)" };
@@ -16,9 +28,15 @@ const SET_TTL: Statement =
     Statement { name: "change of ttl", sql: "select beat, era_id from leadergroup.set_ttl($1, $2, $3)" };
 const END_QUARANTINE: Statement =
     Statement { name: "end of quarantine", sql: "select leadergroup.end_quarantine($1) as ended" };
-const MARK_DEAD: Statement =
-    Statement { name: "death mark", sql: "select id, marked from leadergroup.mark_dead($1, $2)" };
-const CLOSE: Statement = Statement { name: "close", sql: "select leadergroup.close($1, $2) as closed" };
+const MARK_DEAD: Statement = Statement {
+    name: "death mark",
+    sql: concat!("select d.id, d.marked, ", peers!("d.id"), " from leadergroup.mark_dead($1, $2, $3) as d"),
+};
+const CLOSE: Statement =
+    Statement { name: "close", sql: concat!("select leadergroup.close($1, $2) as closed, ", peers!("$1")) };
+/// Begins another era, unless that was done since the given one.
+const BEGIN_ERA: Statement =
+    Statement { name: "end of an era", sql: "select leadergroup.commits_were_lost($1) as begun" };
 
 /// The number of this process's next change of a ttl. A session belongs to one process.
 static TTL_CHANGES: AtomicI64 = AtomicI64::new(1);
@@ -123,7 +141,7 @@ impl Store {
     pub async fn end_quarantine(&self, era: EraId) -> Result<(), LockError> {
         let row = self.database.row(END_QUARANTINE, Bind::new().with(era.as_uuid())?).await?;
         if get(&row, "ended")? {
-            self.database.wake_all().await;
+            self.database.wake_waiters().await;
             tracing::info!(
                 "the quarantine is over, no program relies on a lost grant: keys go to new holders again"
             );
@@ -131,45 +149,66 @@ impl Store {
         Ok(())
     }
 
+    /// Begins a new era, for a program that has proof that the database lost commits although its history is the same.
+    /// Does nothing if `era` is no longer the present one. Returns whether it began one.
+    pub(crate) async fn commits_were_lost(&self, era: EraId) -> Result<bool, LockError> {
+        get(&self.database.row(BEGIN_ERA, Bind::new().with(era.as_uuid())?).await?, "begun")
+    }
+
     /// Marks sessions dead whose counter is still as observed, and returns those that are dead now. A session whose
     /// counter has changed is alive. After this, nothing that a dead session sends has any effect, except for a key
     /// that is acquired or released at this very moment: that counts as having happened before.
     ///
+    /// `era` is the one in which the counters were observed: a server that is in another one marks none. Leave it out
+    /// only if no heartbeat was sent.
+    ///
     /// A session in the middle of another change is skipped: call this again with the next heartbeat.
-    pub async fn mark_dead(&self, observed: &[(SessionId, u64)]) -> Result<Vec<SessionId>, LockError> {
+    pub async fn mark_dead(
+        &self,
+        observed: &[(SessionId, u64)],
+        era: Option<EraId>,
+    ) -> Result<Vec<SessionId>, LockError> {
         if observed.is_empty() {
             return Ok(Vec::new());
         }
         let ids: Vec<_> = observed.iter().map(|(id, _)| id.as_uuid()).collect();
         let beats: Vec<_> = observed.iter().map(|(_, beat)| i64::try_from(*beat).unwrap_or(-1)).collect();
-        let rows = self.database.rows(MARK_DEAD, Bind::new().with(ids)?.with(beats)?).await?;
-        let mut newly = false;
-        let mut dead = Vec::with_capacity(rows.len());
+        let bind = Bind::new().with(ids)?.with(beats)?.with(era.map(EraId::as_uuid))?;
+        let rows = self.database.rows(MARK_DEAD, bind).await?;
+        let (mut dead, mut newly) = (Vec::with_capacity(rows.len()), Vec::new());
         for row in &rows {
-            newly |= get::<bool>(row, "marked")?;
-            dead.push(get::<uuid::Uuid>(row, "id")?.into());
+            let session = get::<uuid::Uuid>(row, "id")?.into();
+            dead.push(session);
+            if get(row, "marked")? {
+                newly.push(Ending { session, has_peers: get(row, "has_peers")? });
+            }
         }
-        if newly {
-            self.database.wake_all().await;
-        }
+        self.database.sessions_ended(&newly).await;
         Ok(dead)
     }
 
-    /// Ends the session in order: everything that it held or claimed is free at once, and others are notified. A closed
+    /// Ends the session in order: everything that it held or claimed is free at once, and those are notified that may
+    /// [wait](crate::Hint::Freed) for it. A closed
     /// session never lives again; closing it twice is harmless.
     pub async fn close(&self, own: SessionId) -> Result<(), LockError> {
-        self.end(own, true).await
+        self.end(own, true, true).await
+    }
+
+    /// The same for a session that neither holds a key nor waits for one: nobody has to be notified.
+    pub(crate) async fn close_quietly(&self, own: SessionId) -> Result<(), LockError> {
+        self.end(own, true, false).await
     }
 
     /// Ends the session uncleanly: work under its keys may not have stopped yet, so lock delays apply.
     pub(crate) async fn abandon(&self, own: SessionId) -> Result<(), LockError> {
-        self.end(own, false).await
+        self.end(own, false, true).await
     }
 
-    async fn end(&self, own: SessionId, in_order: bool) -> Result<(), LockError> {
+    async fn end(&self, own: SessionId, in_order: bool, notify: bool) -> Result<(), LockError> {
         let row = self.database.row(CLOSE, Bind::new().with(own.as_uuid())?.with(in_order)?).await?;
-        if get(&row, "closed")? {
-            self.database.wake_all().await;
+        if notify && get(&row, "closed")? {
+            let ending = Ending { session: own, has_peers: get(&row, "has_peers")? };
+            self.database.sessions_ended(&[ending]).await;
         }
         Ok(())
     }

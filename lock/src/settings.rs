@@ -9,7 +9,8 @@ use crate::LockError;
 pub struct SessionConfig {
     /// The name of the process in tables and in the history.
     pub name: String,
-    /// Sessions with the same value watch each other, besides a few neighbours.
+    /// Sessions with the same value watch each other, besides a few neighbours. Their ends are always
+    /// [reported](crate::Hint::Freed), because they may have claimed keys that others want.
     pub peers: Option<String>,
     /// Where the process runs, such as the name of its node. Only peers see it; the lock does not use it.
     pub place: Option<String>,
@@ -37,9 +38,10 @@ pub(crate) fn check(ttl: Duration, retry_interval: Duration) -> Result<(), LockE
         return Ok(());
     }
     let problem = format!(
-        "must be above zero, and at most a third of ttl ({retry_interval:?} with a ttl of {ttl:?}); choose a longer ttl"
+        "must be above zero, and at most a third of `ttl` ({retry_interval:?} with a ttl of {ttl:?}); choose a longer \
+         ttl"
     );
-    Err(LockError::Config { key: "retryInterval", problem })
+    Err(LockError::Config { key: "retry_interval", problem })
 }
 
 /// Settings of a client: how it keeps its session, and how it requests keys.
@@ -61,13 +63,18 @@ pub struct ClientConfig {
     /// for others when the guard is dropped, or else with the first heartbeat after another fifth of the ttl, whatever
     /// the holder does.
     pub max_hold: Option<Duration>,
+    /// Whether the client, with all its clones, may take a key that it already has: it then holds the key until the
+    /// last guard is dropped. Without this, tasks that share a client exclude each other: a second request for the key
+    /// is treated like one of another program, and a task that requests a key that it holds itself waits for itself.
+    pub reentrant: bool,
     /// Whether the heartbeat runs in its own thread, with its own connections. Then code that blocks the caller's
     /// runtime does not lose the lock.
     pub heartbeat_thread: bool,
     /// Whether a try, and a wait whose time is over, may take longer if something has to be observed before anyone can
     /// get the key. If the holder has been silent for twice its ttl, this takes its ttl: the client watches the holder,
-    /// marks it dead, and tries once more. In the [quarantine](crate::Quarantine) after a failover, it takes the
-    /// longest ttl. Without this, programs that only try once, and end, never get such a key.
+    /// marks it dead, and tries once more. If the last holder had asked for a [`lock_delay`](Self::lock_delay), it
+    /// takes what is left of the delay. In the [quarantine](crate::Quarantine) after a failover, it takes the longest
+    /// ttl. Without this, programs that only try once, and end, never get such a key.
     pub confirm_death: bool,
 }
 
@@ -81,6 +88,7 @@ impl Default for ClientConfig {
             reason: "asked for it".to_owned(),
             lock_delay: Duration::ZERO,
             max_hold: None,
+            reentrant: false,
             heartbeat_thread: false,
             confirm_death: true,
         }

@@ -13,6 +13,7 @@ const JUMP: Duration = Duration::from_secs(1);
 
 /// The counts of a store, its clones and its clients since the store was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LockStats {
     /// Tries and waits for keys that clients began, and requested grants, counted by key.
     pub attempts: u64,

@@ -3,6 +3,7 @@
 use crate::acquire::{Acquiring, Releasing};
 use crate::batch::Batcher;
 use crate::database::Database;
+#[cfg(feature = "controller")]
 use crate::grant::{Confirming, Granting, Vacating};
 #[cfg(feature = "memory")]
 use crate::memory::{MemoryClient, MemoryDatabase};
@@ -26,8 +27,11 @@ pub struct Store {
 pub(crate) struct Batches {
     pub(crate) acquire: Batcher<Acquiring>,
     pub(crate) release: Batcher<Releasing>,
+    #[cfg(feature = "controller")]
     pub(crate) grant: Batcher<Granting>,
+    #[cfg(feature = "controller")]
     pub(crate) confirm: Batcher<Confirming>,
+    #[cfg(feature = "controller")]
     pub(crate) vacate: Batcher<Vacating>,
 }
 

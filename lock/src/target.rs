@@ -73,11 +73,11 @@ impl Target {
         };
         let place = self.arrive(&hosts);
         if let Some(file) = &self.config.password_file {
-            let password = self.text("passwordFile", "the password", file).await?;
+            let password = self.text("password_file", "the password", file).await?;
             hosts.each = hosts.each.into_iter().map(|host| host.password(&password)).collect();
         }
         if let Some(file) = &self.config.ca_file {
-            let ca = self.read("caFile", file).await?;
+            let ca = self.read("ca_file", file).await?;
             hosts.each = hosts.each.into_iter().map(|host| host.ssl_root_cert_from_pem(ca.clone())).collect();
         }
         Ok(Route { hosts: hosts.each, place })
@@ -114,10 +114,10 @@ impl Target {
 
     /// The hosts of the URL in this file.
     async fn url(&self, file: &Path) -> Result<Hosts, LockError> {
-        let url = self.text("urlFile", "the URL", file).await?;
+        let url = self.text("url_file", "the URL", file).await?;
         self.config.hosts(&url).map_err(|error| match error {
-            LockError::Config { key: "url", problem } => unusable("urlFile", file, format!("it {problem}")),
-            error => unusable("urlFile", file, error.to_string()),
+            LockError::Config { key: "url", problem } => unusable("url_file", file, format!("it {problem}")),
+            error => unusable("url_file", file, error.to_string()),
         })
     }
 

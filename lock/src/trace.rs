@@ -79,6 +79,7 @@ impl Traced for ClientError {
             Self::Deadline { .. } => "deadline",
             Self::QueueFull { .. } => "queue full",
             Self::Refused { .. } => "refused",
+            Self::Lost { .. } => "lost",
             Self::Lock(error) => error.outcome(),
         }
     }

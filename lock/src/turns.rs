@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::{GrantId, Key, Token, Wait};
+use crate::{GrantId, Key, SessionId, Token, Wait};
 
 /// For how many keys a process remembers a lock delay that it waits out. A delay that it forgets is waited out from the
 /// beginning.
@@ -51,26 +52,68 @@ impl Delays {
 /// The waits of this process, by grant.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    all: Mutex<HashMap<GrantId, (Wait, Arc<Notify>)>>,
+    all: Mutex<HashMap<GrantId, Waiting>>,
     /// Notified when a wait begins or ends.
     changed: Notify,
 }
 
+/// One of them.
+#[derive(Debug)]
+struct Waiting {
+    wait: Wait,
+    /// The session in the way, according to the last answer.
+    behind: Option<SessionId>,
+    alarm: Arc<Alarm>,
+}
+
+/// Where a wait learns that it has to ask again.
+#[derive(Debug, Default)]
+pub(crate) struct Alarm {
+    notify: Notify,
+    /// Others were woken for the same reason.
+    together: AtomicBool,
+}
+
+impl Alarm {
+    fn wake(&self, together: bool) {
+        self.together.store(together, Ordering::Relaxed);
+        self.notify.notify_one();
+    }
+
+    /// Completes when it is woken. Returns whether others may ask at the same moment.
+    pub(crate) async fn woken(&self) -> bool {
+        self.notify.notified().await;
+        self.together.swap(false, Ordering::Relaxed)
+    }
+}
+
 impl Turns {
-    /// Makes all of them ask again.
+    /// Makes all of them ask again, but not at the same moment.
     pub(crate) fn wake_all(&self) {
-        self.all.lock().values().for_each(|(_, turn)| turn.notify_one());
+        self.all.lock().values().for_each(|waiting| waiting.alarm.wake(true));
+    }
+
+    /// Makes all of them ask at once.
+    pub(crate) fn wake_all_at_once(&self) {
+        self.all.lock().values().for_each(|waiting| waiting.alarm.wake(false));
+    }
+
+    /// The same for those that this session was in the way of.
+    pub(crate) fn wake_those_behind(&self, session: SessionId) {
+        let all = self.all.lock();
+        let behind = all.values().filter(|waiting| waiting.behind == Some(session));
+        behind.for_each(|waiting| waiting.alarm.wake(true));
     }
 
     pub(crate) fn wake(&self, grant: GrantId) {
-        if let Some((_, turn)) = self.all.lock().get(&grant) {
-            turn.notify_one();
+        if let Some(waiting) = self.all.lock().get(&grant) {
+            waiting.alarm.wake(false);
         }
     }
 
     /// Whether there is no wait in a queue. A try is over before a notification could reach it.
-    fn nobody_waits(&self) -> bool {
-        !self.all.lock().values().any(|(wait, _)| *wait == Wait::InQueue)
+    pub(crate) fn nobody_waits(&self) -> bool {
+        !self.all.lock().values().any(|waiting| waiting.wait == Wait::InQueue)
     }
 
     /// Completes as soon as there is a wait in a queue.
@@ -98,15 +141,22 @@ impl Turns {
 pub(crate) struct Turn<'a> {
     turns: &'a Turns,
     grant: GrantId,
-    pub(crate) notify: Arc<Notify>,
+    pub(crate) alarm: Arc<Alarm>,
 }
 
 impl<'a> Turn<'a> {
     pub(crate) fn new(turns: &'a Turns, grant: GrantId, wait: Wait) -> Self {
-        let notify = Arc::new(Notify::new());
-        turns.all.lock().insert(grant, (wait, Arc::clone(&notify)));
+        let alarm = Arc::new(Alarm::default());
+        turns.all.lock().insert(grant, Waiting { wait, behind: None, alarm: Arc::clone(&alarm) });
         turns.changed.notify_one();
-        Self { turns, grant, notify }
+        Self { turns, grant, alarm }
+    }
+
+    /// This session is in the way, if one is.
+    pub(crate) fn is_behind(&self, session: Option<SessionId>) {
+        if let Some(waiting) = self.turns.all.lock().get_mut(&self.grant) {
+            waiting.behind = session;
+        }
     }
 }
 
@@ -119,10 +169,28 @@ impl Drop for Turn<'_> {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
 
     fn key(text: &str) -> Key {
         Key::new(text).expect("short, and without control characters")
+    }
+
+    #[test]
+    fn those_behind_a_session_are_woken_together_and_no_others() {
+        let woken = |turn: &Turn<'_>| turn.alarm.woken().now_or_never();
+        let (turns, gone) = (Turns::default(), SessionId::new());
+        let turn = || Turn::new(&turns, GrantId::new(), Wait::InQueue);
+        let (first, second, third) = (turn(), turn(), turn());
+        first.is_behind(Some(gone));
+        second.is_behind(Some(SessionId::new()));
+        turns.wake_those_behind(gone);
+        assert_eq!([&first, &second, &third].map(woken), [Some(true), None, None]);
+        turns.wake_all();
+        assert_eq!([&first, &second, &third].map(woken), [Some(true); 3]);
+        turns.wake(third.grant);
+        assert_eq!([&first, &second, &third].map(woken), [None, None, Some(false)], "alone");
     }
 
     #[test]

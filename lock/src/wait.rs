@@ -20,6 +20,9 @@ use crate::{
 /// many intervals.
 const LONGEST_PAUSE_INTERVALS: u32 = 5;
 
+/// The longest time over which requests are spread that were woken together.
+const LONGEST_SPREAD: Duration = Duration::from_millis(100);
+
 /// One wait for a key.
 pub(crate) struct Waiter<'a> {
     pub(crate) applicant: &'a Applicant,
@@ -103,11 +106,13 @@ impl Waiter<'_> {
             };
             let pause = match answer {
                 Ok(attempt) => {
-                    self.reason = Reason::of(&attempt);
+                    let delay = self.delay_left(&attempt);
+                    self.reason = Reason::of(&attempt, delay);
+                    turn.is_behind(attempt.holder.map(|holder| holder.session));
                     if self.confirm_death {
-                        observed.see(process, &attempt);
+                        observed.see(process, &attempt, delay);
                     }
-                    match self.decide(&mut unfinished, &attempt, &request, &mut pauses)? {
+                    match self.decide(&mut unfinished, &attempt, delay, &request, &mut pauses)? {
                         Next::Got(guard) => return Ok(Part::Got(guard)),
                         Next::Again => return Ok(Part::Again),
                         Next::Pause(pause) => pause,
@@ -127,9 +132,19 @@ impl Waiter<'_> {
             if left.is_zero() {
                 return Ok(Part::Over);
             }
-            let _ = timeout(pause.min(left), turn.notify.notified()).await;
+            if timeout(pause.min(left), turn.alarm.woken()).await == Ok(true) {
+                // Those that were woken together do not ask all at once.
+                let _ = timeout(pauses.spread().min(left), turn.alarm.woken()).await;
+            }
         }
         Ok(Part::Again)
+    }
+
+    /// How much is left of a lock delay, if the answer reports one.
+    fn delay_left(&self, attempt: &Attempt) -> Option<Duration> {
+        let Acquired::Delayed { token, delay } = attempt.outcome else { return None };
+        let process = &self.applicant.process;
+        Some(process.delays.learn(self.key, token, delay, process.now()))
     }
 
     /// The request is in the queue, if it asked for that.
@@ -144,6 +159,7 @@ impl Waiter<'_> {
         &mut self,
         unfinished: &mut Unfinished,
         attempt: &Attempt,
+        delay: Option<Duration>,
         request: &AcquireRequest,
         pauses: &mut Pauses,
     ) -> Result<Next, ClientError> {
@@ -165,10 +181,9 @@ impl Waiter<'_> {
                 self.count_wait();
                 Next::Pause(pauses.regular())
             }
-            Acquired::Delayed { token, delay } => {
+            Acquired::Delayed { .. } => {
                 self.count_wait();
-                let left = process.delays.learn(self.key, *token, *delay, process.now());
-                Next::Pause(left.min(pauses.regular()) + pauses.jitter())
+                Next::Pause(delay.unwrap_or_default().min(pauses.regular()) + pauses.jitter())
             }
             Acquired::Refused(Refusal::Busy | Refusal::SessionDead) => {
                 Next::Pause(pauses.growing(process.config.retry_interval))
@@ -216,20 +231,23 @@ fn void_after(process: &Process, beat: u64) -> u64 {
     beat.saturating_add(u64::try_from(beats).unwrap_or(u64::MAX)).saturating_add(2)
 }
 
-/// What has to be observed for some time before anyone can get the key: a silent holder, or a quarantine. If all
-/// programs only tried once and ended, no program would observe it.
+/// What has to be observed for some time before anyone can get the key: a silent holder, a lock delay, or a quarantine.
+/// If all programs only tried once and ended, no program would observe it.
 #[derive(Default)]
 struct Observed<'a> {
     holder: Option<(&'a Process, SessionId)>,
     /// When it is certain at the latest whether the holder is dead. Set once for each holder.
     death: Option<Duration>,
+    /// When the lock delay is over.
+    delay: Option<Duration>,
     /// Since when the database has been in quarantine, and when that is over at the latest.
     quarantine: Option<(Duration, Duration)>,
 }
 
 impl<'a> Observed<'a> {
-    fn see(&mut self, process: &'a Process, attempt: &Attempt) {
+    fn see(&mut self, process: &'a Process, attempt: &Attempt, delay: Option<Duration>) {
         let now = process.now();
+        self.delay = delay.map(|left| now + left);
         // A few heartbeats: the first one that observes it, the one that decides it, and the statement that records it.
         let heartbeats = process.config.retry_interval * 4;
         self.quarantine = (attempt.outcome == Acquired::Quarantine).then(|| {
@@ -254,7 +272,7 @@ impl<'a> Observed<'a> {
 
     /// When all observations are complete.
     fn until(&self) -> Option<Duration> {
-        self.death.max(self.quarantine.map(|(_, until)| until))
+        self.death.max(self.delay).max(self.quarantine.map(|(_, until)| until))
     }
 
     fn unwatch(&mut self) {
@@ -308,6 +326,11 @@ impl Pauses {
 
     fn jitter(&self) -> Duration {
         (self.interval / 10).mul_f64(portion())
+    }
+
+    /// The pause of one of many that were woken for the same reason.
+    fn spread(&self) -> Duration {
+        self.jitter().min(LONGEST_SPREAD.mul_f64(portion()))
     }
 }
 

@@ -5,7 +5,9 @@
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use leadergroup_lock::{ClientConfig, Held, Key, LockError, Released, Store, Token, blocking};
+use leadergroup_lock::{
+    ClientConfig, ClientError, Key, LockError, Released, Store, Token, blocking, monotonic,
+};
 use tokio::runtime::Runtime;
 
 use crate::postgres::{DEADLINE, Database, database};
@@ -55,7 +57,7 @@ fn a_key_goes_from_thread_to_thread() {
     let (one, two) = (client(store, "one"), client(&database.store(), "two"));
     let held = one.try_lock(&key()).unwrap().unwrap();
     assert_eq!((held.key(), held.token(), held.is_lost()), (&key(), Token::new(1), false));
-    assert!(held.held_until().unwrap() > leadergroup_lock::monotonic());
+    assert!(held.held_until().unwrap() > monotonic());
     assert!(two.try_lock(&key()).unwrap().is_none());
     let late = two.lock(&key(), Duration::from_millis(50)).unwrap_err();
     assert!(late.to_string().contains("could not be acquired within 50ms"), "{late}");
@@ -89,20 +91,28 @@ fn a_thread_that_computes_keeps_the_key() {
         }
         guard.is_lost()
     };
-    assert_eq!(client.run_while_held(&key(), DEADLINE, work).unwrap(), Held::Done(false));
+    assert!(!client.run_while_held(&key(), DEADLINE, work).unwrap());
     assert_eq!(store.stats().lost, 0);
     assert!(client.try_lock(&key()).unwrap().is_some(), "it was released");
 }
 
 #[test]
 fn a_closure_is_told_that_the_key_is_lost() {
+    const MORE_WORK: Duration = Duration::from_millis(20);
     let (database, store) = migrated();
     let client = client(&store, "loser");
     let work = |guard: &blocking::Guard| {
         mark_dead(&database);
         assert!(guard.wait_lost(DEADLINE) && guard.is_lost() && guard.held_until().is_none());
+        let lost = monotonic();
+        while monotonic() < lost + MORE_WORK {
+            std::hint::spin_loop();
+        }
     };
-    assert_eq!(client.run_while_held(&key(), DEADLINE, work).unwrap(), Held::Lost);
+    let error = client.run_while_held(&key(), DEADLINE, work).unwrap_err();
+    let ClientError::Lost { key: name, token, ago } = &error else { panic!("{error}") };
+    assert_eq!((name.as_str(), *token), (key().as_str(), Token::new(1)));
+    assert!(*ago >= MORE_WORK, "{error}");
     let again = client.lock(&key(), DEADLINE).unwrap();
     assert_eq!(again.token(), Token::new(2));
     mark_dead(&database);
@@ -133,7 +143,7 @@ fn everything_within_a_runtime(database: &Database) {
     let store = database.store();
     blocking::migrate(&store).unwrap();
     let client = client(&store, "async");
-    assert_eq!(client.run_while_held(&key(), DEADLINE, |_| 4711).unwrap(), Held::Done(4711));
+    assert_eq!(client.run_while_held(&key(), DEADLINE, |_| 4711).unwrap(), 4711);
     let held = client.lock(&key(), DEADLINE).unwrap();
     assert!(!held.wait_lost(Duration::from_millis(10)));
     drop(client.clone());

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::print::{Answer, OutputFormat, lines, pretty};
-use crate::config::SettingsArgs;
+use crate::config::{SettingsArgs, in_settings};
 use leadergroup_lock::{Health, LockError, Store, Summary};
 
 /// Arguments of `lock check`.
@@ -56,7 +56,7 @@ impl Found {
     fn json(&self) -> String {
         pretty(&json!({
             "usable": self.verdict.is_ok(),
-            "problem": self.verdict.as_ref().err().map(ToString::to_string),
+            "problem": self.verdict.as_ref().err().map(problem),
             "roundTripMs": self.health.as_ref().map(|health| millis(health.round_trip)),
             "server": self.health.as_ref().map(|health| &health.server_version),
             "writable": self.health.as_ref().map(|health| health.writable),
@@ -72,8 +72,10 @@ impl Found {
     }
 
     fn text(&self) -> String {
-        let verdict =
-            self.verdict.as_ref().map_or_else(|error| format!("NO: {error}"), |()| "yes".to_owned());
+        let verdict = self
+            .verdict
+            .as_ref()
+            .map_or_else(|error| format!("NO: {}", problem(error)), |()| "yes".to_owned());
         let mut all = vec![("usable", verdict)];
         if let Some(health) = &self.health {
             let schema =
@@ -95,6 +97,10 @@ impl Found {
         }
         lines(&all)
     }
+}
+
+fn problem(error: &LockError) -> String {
+    in_settings(&error.to_string())
 }
 
 fn millis(time: Duration) -> f64 {

@@ -12,7 +12,8 @@ use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::time::timeout;
 
 use super::process_group::{ProcessGroup, StartError, status_of};
-use crate::{api::HumanDuration, config::SettingsArgs};
+use crate::api::HumanDuration;
+use crate::config::{SettingsArgs, in_settings};
 use leadergroup_lock::{Client, ClientConfig, ClientError, Guard, Key, LockError, Store, monotonic};
 
 /// The lock could not be acquired: `EX_TEMPFAIL` of sysexits.h.
@@ -42,7 +43,7 @@ pub struct ExecArgs {
     #[arg(long, value_name = "TIME")]
     pub max_hold: Option<HumanDuration>,
     /// Never wait longer than --wait: neither to confirm that a silent holder is dead, which takes its ttl, nor for
-    /// the quarantine after a failover of the database
+    /// the lock delay of a holder that was killed, nor for the quarantine after a failover of the database
     #[arg(long)]
     pub no_confirm_death: bool,
     /// What happens to the command when the lock is lost. The exit status is then 76
@@ -200,6 +201,7 @@ async fn acquire(
         return Ok(match client.try_lock_or_why(key).await? {
             Ok(guard) => Some(guard),
             Err(reason) => {
+                let reason = in_settings(&reason.to_string());
                 eprintln!("leadergroup: the lock \"{key}\" is not available: {reason}");
                 None
             }
@@ -208,7 +210,7 @@ async fn acquire(
     match client.lock(key, wait).await {
         Ok(guard) => Ok(Some(guard)),
         Err(error @ ClientError::Deadline { .. }) => {
-            eprintln!("leadergroup: {error}");
+            eprintln!("leadergroup: {}", in_settings(&error.to_string()));
             Ok(None)
         }
         Err(error) => Err(error.into()),

@@ -352,7 +352,7 @@ fn lock_json(lock: &LockInfo) -> Value {
     })
 }
 
-fn term_json(TermInfo { term, session, ended }: &TermInfo) -> Value {
+fn term_json(TermInfo { term, session, ended, .. }: &TermInfo) -> Value {
     json!({
         "token": term.token,
         "holder": term.holder,

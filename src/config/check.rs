@@ -8,6 +8,7 @@ use super::{
     error::{Origin, SettingsError},
     settings::{CA_FILE, Settings, URL, URL_FILE},
     table::{self, Setting},
+    words,
 };
 
 /// Checks the settings together.
@@ -99,7 +100,7 @@ fn database_can_be_used(settings: &mut Settings, errors: &mut Vec<SettingsError>
     if settings.database_problem.is_none()
         && let Err(LockError::Config { key, problem }) = Store::new(&settings.database)
     {
-        let key = format!("database.{key}");
+        let (key, problem) = (words::setting(key), words::in_settings(&problem));
         let error =
             SettingsError { origin: settings.origin(&key).clone(), problem: format!("{key} {problem}") };
         let by_url = key == URL || key == CA_FILE;

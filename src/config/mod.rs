@@ -15,10 +15,12 @@ mod load;
 mod settings;
 mod table;
 mod value;
+mod words;
 
 pub use args::SettingsArgs;
 pub use error::{Origin, SettingsError, SettingsErrors};
 pub use load::Sources;
 pub use settings::{LogSettings, Settings};
+pub use words::in_settings;
 
 pub use crate::telemetry::LogFormat;

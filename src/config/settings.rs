@@ -90,7 +90,7 @@ impl Settings {
         let of_ca_file = problem.strip_prefix(CA_FILE).and_then(|rest| rest.strip_prefix(' '));
         let of_url = problem.strip_prefix(URL).and_then(|rest| rest.strip_prefix(' '));
         let (key, problem) = match of_ca_file {
-            Some(problem) => ("caFile", problem),
+            Some(problem) => ("ca_file", problem),
             None => ("url", of_url.unwrap_or(problem)),
         };
         Ok(Store::refusing(LockError::Config {

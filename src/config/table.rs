@@ -56,7 +56,7 @@ const BASIC: Setting = Setting {
 };
 
 /// All settings, in the order of the help.
-pub(super) static ALL: [Setting; 21] = [
+pub(super) static ALL: [Setting; 22] = [
     Setting {
         key: "ttl",
         flag: "ttl",
@@ -166,6 +166,17 @@ pub(super) static ALL: [Setting; 21] = [
             )
         },
         show: |s| HumanDuration(s.database.connection_max_idle_time).to_string(),
+        ..BASIC
+    },
+    Setting {
+        key: "database.synchronousHeartbeats",
+        flag: "database-synchronous-heartbeats",
+        value_name: "true|false",
+        help: "Whether heartbeats wait for synchronous standbys, so that none succeeds on a former primary",
+        read: |s, text| {
+            set(&mut s.database.synchronous_heartbeats, one_of_two(text, [("true", true), ("false", false)]))
+        },
+        show: |s| s.database.synchronous_heartbeats.to_string(),
         ..BASIC
     },
     Setting {

@@ -156,7 +156,7 @@ async fn ours(bench: &Bench, keys: usize, survivors: usize) -> Result<[Duration;
     let beat = first.beat(*session, &[dead]).await?;
     let beat = beat.sessions.iter().find(|seen| seen.id == dead).map_or(0, |seen| seen.beat);
     let began = Instant::now();
-    ensure!(first.mark_dead(&[(dead, beat)]).await? == [dead], "the death mark was refused");
+    ensure!(first.mark_dead(&[(dead, beat)], None).await? == [dead], "the death mark was refused");
     let marked = Instant::now();
     let mut tasks = JoinSet::new();
     for (store, session, share) in stores.iter().cloned() {
@@ -192,7 +192,7 @@ async fn warm_up(store: &Store, session: SessionId, survivor: usize) -> Result<(
     hold(store, session, std::slice::from_ref(&own)).await?;
     claim(store, session, std::slice::from_ref(&own)).await?;
     store.try_grant(session, &[grant(&own, Token::new(1), "second")]).await?;
-    store.mark_dead(&[(SessionId::new(), 1)]).await?;
+    store.mark_dead(&[(SessionId::new(), 1)], None).await?;
     Ok(())
 }
 

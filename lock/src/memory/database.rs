@@ -195,6 +195,14 @@ impl MemoryDatabase {
         lost
     }
 
+    /// Takes back the last `commits` without a new timeline, as when old files are put back: the history shows nothing
+    /// of it. Returns how many were lost.
+    pub fn rewind(&self, commits: usize) -> usize {
+        let lost = self.0.state.lock().lose(commits);
+        self.restart();
+        lost
+    }
+
     /// A standby that lacks the last `commits` and is promoted while this database runs on: two primaries with one
     /// past. Programs [move](super::MemoryClient::move_to) to it.
     #[must_use]

@@ -67,6 +67,17 @@ impl Transaction<'_> {
         let idle = page.iter().filter_map(|key| self.tables.lock(key)).filter(is_idle);
         let idle: Vec<String> = idle.take(MOST).map(|lock| lock.key.clone()).collect();
         self.tables.remove_locks(&idle);
+        let is_unawaited = |lock: &&Lock| {
+            lock.awaited
+                && lock.holder.is_none()
+                && lock.session.is_none()
+                && self.tables.queue(&lock.key).next().is_none()
+        };
+        let unawaited = page.iter().filter_map(|key| self.tables.lock(key)).filter(is_unawaited);
+        let unawaited: Vec<String> = unawaited.map(|lock| lock.key.clone()).collect();
+        for key in &unawaited {
+            self.note_whether_awaited(key)?;
+        }
         Ok(vec![json!({ "last_key": page.last(), "removed": idle.len() })])
     }
 

@@ -115,14 +115,31 @@ impl Transaction<'_> {
         Ok(vec![row])
     }
 
-    pub(super) fn mark_dead(&mut self, (sessions, beats): (Vec<Uuid>, Vec<i64>)) -> Answer {
+    pub(super) fn commits_were_lost(&mut self, (era_id,): (Uuid,)) -> Answer {
+        let begins = self.tables.meta.era_id == era_id;
+        if begins {
+            let (step, era_id) = (self.random.step(), self.random.uuid());
+            self.tables.begin_era(step, era_id);
+        }
+        Ok(vec![json!({ "begun": begins })])
+    }
+
+    fn has_peers(&self, session: Uuid) -> bool {
+        self.tables.session(Some(session)).is_some_and(|session| session.peers.is_some())
+    }
+
+    pub(super) fn mark_dead(
+        &mut self,
+        (sessions, beats, era_id): (Vec<Uuid>, Vec<i64>, Option<Uuid>),
+    ) -> Answer {
         let now = self.now;
+        let in_era = era_id.is_none_or(|era| era == self.tables.meta.era_id && self.is_in_its_era());
         let mut rows = Vec::new();
         for (id, beat) in sessions.into_iter().zip(beats) {
-            let expired = self.tables.living(id).filter(|session| session.beat == beat);
+            let expired = self.tables.living(id).filter(|session| in_era && session.beat == beat);
             let marked = expired.map(|session| (session.dead, session.dead_at) = (true, Some(now))).is_some();
             if !self.tables.lives(Some(id)) {
-                rows.push(json!({ "id": id, "marked": marked }));
+                rows.push(json!({ "id": id, "marked": marked, "has_peers": self.has_peers(id) }));
             }
         }
         Ok(rows)
@@ -132,7 +149,8 @@ impl Transaction<'_> {
         let now = self.now;
         let living = self.tables.living(own);
         let ends = living.map(|own| (own.dead, own.dead_at, own.closed) = (true, Some(now), in_order));
-        Ok(vec![json!({ "closed": ends.is_some() })])
+        let closed = ends.is_some();
+        Ok(vec![json!({ "closed": closed, "has_peers": self.has_peers(own) })])
     }
 
     pub(super) fn check(&self) -> Vec<Value> {

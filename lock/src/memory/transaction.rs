@@ -71,6 +71,7 @@ impl Transaction<'_> {
             "heartbeat" => self.beat(arguments(values)?),
             "change of ttl" => self.set_ttl(arguments(values)?),
             "era" => Ok(vec![self.era_row()]),
+            "end of an era" => self.commits_were_lost(arguments(values)?),
             "end of quarantine" => self.end_quarantine(arguments(values)?),
             "death mark" => self.mark_dead(arguments(values)?),
             "close" => self.close(arguments(values)?),
@@ -118,7 +119,10 @@ impl Transaction<'_> {
         Ok(Vec::new())
     }
 
-    fn wake_all(&mut self, (words,): (Vec<String>,)) -> Answer {
+    fn wake_all(&mut self, (words, if_awaited): (Vec<String>, bool)) -> Answer {
+        if if_awaited && self.tables.waiters.is_empty() {
+            return Ok(Vec::new());
+        }
         for word in words {
             self.notify("leadergroup".to_owned(), word);
         }

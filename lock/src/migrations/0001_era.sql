@@ -100,6 +100,24 @@ begin
 end
 $$;
 
+-- The same for a program that has proof that commits were lost in this era although the history is the same: its own
+-- `beat` is lower than a heartbeat has shown it. Of several programs that have noticed it, one begins the new era.
+create function leadergroup.commits_were_lost(era_id uuid) returns boolean
+language plpgsql volatile
+as $$
+begin
+    perform from leadergroup.meta as m where m.era_id = commits_were_lost.era_id for update;
+    if not found then
+        return false;
+    end if;
+    perform leadergroup.begin_era();
+    return true;
+end
+$$;
+
+comment on function leadergroup.commits_were_lost(uuid) is
+    'Begins a new era if this one is the present one. For a program whose counter in `session` has gone back.';
+
 comment on function leadergroup.begin_era(bigint) is
     'Makes all later tokens larger than any that may have been granted and lost. For a database whose files were '
     'restored as they were; a failover needs no such call.';

@@ -130,7 +130,10 @@ $$;
 -- Marks sessions dead whose heartbeat counter still has the observed value. Returns those of the given sessions that
 -- are dead now; `marked` says whether this call did it. A session with a change under way is skipped, to be tried
 -- again: a change holds FOR KEY SHARE on its own session, which conflicts with FOR UPDATE, but not with a heartbeat.
-create function leadergroup.mark_dead(sessions uuid[], beats bigint[]) returns table (id uuid, marked boolean)
+-- `era_id`, if given, is the era of the answers in which the counters were observed: a server that is in another one has
+-- other counters, and marks none.
+create function leadergroup.mark_dead(sessions uuid[], beats bigint[], era_id uuid default null)
+returns table (id uuid, marked boolean)
 language plpgsql volatile
 as $$
 #variable_conflict use_column
@@ -142,6 +145,10 @@ begin
     expired as materialized (
         select s.id from leadergroup.session as s join observed as o on o.id = s.id
         where s.beat = o.beat and not s.dead
+        and (mark_dead.era_id is null or exists (
+            select from leadergroup.meta as m
+            where m.era_id = mark_dead.era_id and m.history = leadergroup.history()
+        ))
         for update of s skip locked
     ),
     marked as (
@@ -157,7 +164,7 @@ begin
 end
 $$;
 
-comment on function leadergroup.mark_dead(uuid[], bigint[]) is
+comment on function leadergroup.mark_dead(uuid[], bigint[], uuid) is
     'Marks sessions dead whose heartbeat counter did not change while the caller watched it for their ttl on its own '
     'monotonic clock. Never call it with a counter that was not watched for so long.';
 

@@ -25,6 +25,15 @@ idle as materialized (
     limit 100
     for update of l skip locked
 ),
+-- Free keys that count as awaited although the last waiter has died: they are idle at the next time. The function sees
+-- the queue as it is once the row is locked.
+unawaited as materialized (
+    select leadergroup.note_whether_awaited(l.key) from page as p
+    join leadergroup.lock as l on l.key = p.key
+    where l.awaited and l.holder_uid is null and l.session is null
+    and not exists (select from leadergroup.waiter as w where w.key = l.key)
+    for no key update of l skip locked
+),
 gone as (
     delete from leadergroup.lock as l using idle as i where l.key = i.key
     returning l.key
@@ -32,4 +41,5 @@ gone as (
 forgotten as (
     delete from leadergroup.term as t using idle as i where t.key = i.key
 )
-select (select max(key) from page) as last_key, (select count(*) from gone) as removed
+select (select max(key) from page) as last_key, (select count(*) from gone) as removed,
+       (select count(*) from unawaited) as unawaited

@@ -322,7 +322,7 @@ async fn files_put_back_on_the_same_timeline_need_a_floor_or_a_word() {
     copy(&backup, &server.data());
     server.launch();
     let beat = store.beat(own, &[]).await.unwrap();
-    assert!(beat.alive && beat.era == era && beat.quarantine.is_none(), "nothing tells");
+    assert!(beat.alive && beat.era == era && beat.quarantine.is_none(), "no client runs that could tell");
     let seen = row(&store, &key("a")).await;
     let next = Grant { expected: seen.token, floor: Token::new(2), ..grant(&key("a"), 1, "p1") };
     assert_eq!(grant_one(&store, own, next).await, granted(3));
@@ -334,4 +334,36 @@ async fn files_put_back_on_the_same_timeline_need_a_floor_or_a_word() {
     let next = hold().await;
     assert!(has_jumped(next, 1), "{next}");
     grant_with_a_jump(&store, own, grant(&key("a"), 3, "p2")).await;
+}
+
+/// The same while clients run: a heartbeat shows each of them that the database has counted more before.
+#[tokio::test(flavor = "multi_thread")]
+async fn files_put_back_while_clients_run_begin_an_era() {
+    let server = Server::start(&[]);
+    let (database, _store) = server.migrated().await;
+    let client = Client::connect(database.store(), keep("one", DEADLINE * 10)).await.unwrap();
+    let kept = client.try_lock(&key("kept")).await.unwrap().unwrap();
+    server.stop();
+    let backup = server.data().with_file_name("backup");
+    let copy = |from: &std::path::Path, to: &std::path::Path| {
+        assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
+    };
+    copy(&server.data(), &backup);
+    server.launch();
+    let gone = client.lock(&key("gone"), DEADLINE).await.unwrap();
+    let beats = "select beat from leadergroup.session";
+    let before = database.number(beats).await;
+    eventually("it beats more often than the files know", async || database.number(beats).await > before + 5)
+        .await;
+    server.kill();
+    std::fs::remove_dir_all(server.data()).unwrap();
+    copy(&backup, &server.data());
+    server.launch();
+    timeout(DEADLINE, gone.lost()).await.expect("the grant is not in these files");
+    assert!(!kept.is_lost(), "this one is");
+    let era = database.number("select era from leadergroup.meta where quarantine").await;
+    assert!(era > 0);
+    end_quarantine(&database).await;
+    let next = client.lock(&key("gone"), DEADLINE).await.unwrap();
+    assert!(next.token() > Token::new(era * JUMP), "{}", next.token());
 }

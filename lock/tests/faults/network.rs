@@ -92,7 +92,7 @@ async fn a_client_that_does_not_read_its_answer_keeps_no_row() {
         database.number("select count(*) from leadergroup.terms").await == 1_000
     })
     .await;
-    assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [own]);
+    assert_eq!(store.mark_dead(&[(own, 1)], None).await.unwrap(), [own]);
     assert!(all_ours(&store.claim(other, &claims).await.unwrap()));
     let granted = store.grant(other, &grants(1)).await.unwrap();
     assert!(granted.iter().all(|answer| *answer == Granted::Granted { token: Token::new(2) }), "{granted:?}");

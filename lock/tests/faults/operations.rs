@@ -114,7 +114,7 @@ impl Operation {
             }
             AcquireOfTheDead => {
                 hold(store, other, &others).await;
-                assert_eq!(store.mark_dead(&[(other, 1)]).await.unwrap(), [other]);
+                assert_eq!(store.mark_dead(&[(other, 1)], None).await.unwrap(), [other]);
             }
             ReleaseToTheNext | TransferTo => {
                 hold(store, own, &mine).await;
@@ -169,7 +169,7 @@ impl Operation {
                 let (another, quarantine) = (beat.era != scene.era, beat.quarantine.is_some());
                 format!("alive {}, another era {another}, quarantine {quarantine}", beat.alive)
             }
-            MarkDead => format!("dead {}", store.mark_dead(&[(*other, 1)]).await? == [*other]),
+            MarkDead => format!("dead {}", store.mark_dead(&[(*other, 1)], None).await? == [*other]),
             Close => store.close(*own).await.map(|()| "closed".to_owned())?,
             ClaimNew | ClaimFreed => match store.claim(*own, &[claim(key)]).await?.remove(0) {
                 Claimed::Ours(_) => "ours".to_owned(),
@@ -203,6 +203,7 @@ impl Operation {
                     Transfer::Done => "done".to_owned(),
                     Transfer::NotWaiting => "no waiter of this name".to_owned(),
                     Transfer::Refused(refusal) => changed(Changed::Refused(refusal)),
+                    other => panic!("{other:?}"),
                 }
             }
             SetTtl => format!("alive {}", store.set_ttl(*own, 2 * TTL).await?.is_some()),

@@ -9,7 +9,7 @@ use leadergroup_lock::{
 };
 
 use crate::cast::{TTL, grant, holder, key, take};
-use crate::postgres::{Database, Server, eventually};
+use crate::postgres::{DEADLINE, Database, Server, eventually};
 
 async fn beats(database: &Database) -> i64 {
     database.number("select max(beat) from leadergroup.session").await
@@ -113,4 +113,43 @@ async fn a_new_era_begins_while_commits_hang() {
         .await;
         eras.push(store.beat(own, &[]).await.unwrap().era);
     }
+}
+
+/// The standby was promoted, and two programs reach only the former primary. Nothing ends the lease of the one whose
+/// heartbeats do not wait for standbys.
+#[tokio::test(flavor = "multi_thread")]
+async fn heartbeats_that_wait_for_the_standby_end_with_it() {
+    const TTL: Duration = Duration::from_secs(5);
+    let primary = Server::start(&[]);
+    let (before, _store) = primary.migrated().await;
+    let standby = primary.standby();
+    standby.launch();
+    primary.psql("alter system set synchronous_standby_names = '*'");
+    primary.psql("select pg_reload_conf()");
+    let synchronous = "select count(*) from pg_stat_replication where sync_state = 'sync'";
+    eventually("the standby is synchronous", async || before.number(synchronous).await == 1).await;
+    let connect = async |database: &Database, name: &str, synchronous_heartbeats: bool| {
+        let statement_timeout = Duration::from_secs(2);
+        let limit = DatabaseConfig { synchronous_heartbeats, statement_timeout, ..database.config() };
+        let (name, retry_interval) = (name.to_owned(), Duration::from_millis(500));
+        let config = ClientConfig { name, ttl: TTL, retry_interval, ..ClientConfig::default() };
+        Client::connect(Store::new(&limit).unwrap(), config).await.unwrap()
+    };
+    let (waits, hurries) = (connect(&before, "waits", true).await, connect(&before, "hurries", false).await);
+    let ends = waits.lock(&key("ends"), DEADLINE).await.unwrap();
+    let goes_on = hurries.lock(&key("goes on"), DEADLINE).await.unwrap();
+    let until = ends.held_until();
+    eventually("heartbeats are replicated", async || ends.held_until() > until).await;
+
+    standby.psql("select pg_promote()");
+    let after = standby.database_called(&before.name);
+    eventually("it takes writes", async || after.store().check().await.is_ok_and(|health| health.writable))
+        .await;
+    let other = connect(&after, "other", false).await;
+    let next = other.lock(&key("ends"), DEADLINE).await.unwrap();
+    assert!(ends.is_lost(), "two hold the lock");
+    assert!(next.token() > ends.token() && !next.is_lost());
+    // As docs/database-faults.md says: two databases are two locks.
+    let second = other.lock(&key("goes on"), DEADLINE).await.unwrap();
+    assert!(!second.is_lost() && !goes_on.is_lost());
 }

@@ -101,7 +101,7 @@ async fn a_dead_session_holds_nothing_and_gets_nothing() {
     let (_database, store) = migrated().await;
     let (one, two) = (session(&store).await, session(&store).await);
     assert_eq!(acquire(&store, one, &wish("p0")).await, granted(1));
-    assert_eq!(store.mark_dead(&[(one, 1)]).await.unwrap(), [one]);
+    assert_eq!(store.mark_dead(&[(one, 1)], None).await.unwrap(), [one]);
     assert_eq!(acquire(&store, one, &wish("p0")).await, Acquired::Refused(Refusal::SessionDead));
     assert_eq!(queue(&store, one, &wish("p0")).await, Acquired::Refused(Refusal::SessionDead));
     assert_eq!(release(&store, one, 1).await, Changed::Refused(Refusal::SessionDead));
@@ -110,7 +110,7 @@ async fn a_dead_session_holds_nothing_and_gets_nothing() {
     // Nor is it asked to wait for a key that others hold: it would wait for ever.
     let (three, third) = (session(&store).await, wish("p2"));
     assert_eq!(queue(&store, three, &third).await, Acquired::Waiting);
-    assert_eq!(store.mark_dead(&[(three, 1)]).await.unwrap(), [three]);
+    assert_eq!(store.mark_dead(&[(three, 1)], None).await.unwrap(), [three]);
     for dead in [one, three] {
         assert_eq!(acquire(&store, dead, &third).await, Acquired::Refused(Refusal::SessionDead));
         assert_eq!(queue(&store, dead, &third).await, Acquired::Refused(Refusal::SessionDead));
@@ -154,7 +154,7 @@ async fn the_dead_are_passed_over_and_removed() {
     assert_eq!(queue(&store, living, &first).await, Acquired::Waiting);
     assert_eq!(queue(&store, last, &second).await, Acquired::Waiting);
     // The holder dies without a release: the first living waiter takes the key when it asks, and no other.
-    assert_eq!(store.mark_dead(&[(dying, 1), (holder, 1)]).await.unwrap().len(), 2);
+    assert_eq!(store.mark_dead(&[(dying, 1), (holder, 1)], None).await.unwrap().len(), 2);
     assert_eq!(queue(&store, last, &second).await, Acquired::Waiting);
     assert_eq!(acquire(&store, last, &wish("p4")).await, Acquired::Held, "others wait for it");
     assert_eq!(queue(&store, living, &first).await, granted(2));

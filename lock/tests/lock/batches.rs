@@ -133,7 +133,7 @@ impl Scene {
             }
             wishes.push(wish);
         }
-        assert_eq!(store.mark_dead(&[(dead, 1)]).await.unwrap(), [dead]);
+        assert_eq!(store.mark_dead(&[(dead, 1)], None).await.unwrap(), [dead]);
         for number in 1..=2 {
             let way = AcquireRequest { key: key(&format!("way-{number}")), ..wish(&key("a")) };
             hold(&store, own, &way).await;

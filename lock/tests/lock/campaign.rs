@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leadergroup_lock::{Changed, Client, ClientConfig, ClientError, Guard, Held, LockError, Store, Token};
+use leadergroup_lock::{Changed, Client, ClientConfig, ClientError, Guard, LockError, Store, Token};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -44,7 +44,7 @@ async fn work_is_done_while_the_key_is_held_and_then_it_is_free() {
             })
             .await
             .unwrap();
-        assert_eq!(done, Held::Done(Token::new(token * 2 - 1)));
+        assert_eq!(done, Token::new(token * 2 - 1));
         // The key is released before the call returns.
         let free = two.try_lock(&key("a")).await.unwrap().expect("it is free");
         free.release().await.unwrap();
@@ -68,7 +68,10 @@ async fn work_is_broken_off_when_the_key_is_lost() {
         std::future::pending::<()>().await;
     };
     let ended = timeout(DEADLINE, one.run_while_held(&key("a"), DEADLINE, work)).await.expect("it is lost");
-    assert_eq!(ended.unwrap(), Held::Lost);
+    let error = ended.unwrap_err();
+    let ClientError::Lost { key, token, .. } = &error else { panic!("{error}") };
+    assert_eq!((key.as_str(), *token), ("a", Token::new(1)));
+    assert!(error.to_string().contains("was lost"), "{error}");
     assert!(dropped.load(Ordering::SeqCst), "it goes on");
 }
 

@@ -76,7 +76,7 @@ pub async fn session(store: &Store) -> SessionId {
 /// A session that others have marked dead.
 pub async fn dead_session(store: &Store) -> SessionId {
     let session = session(store).await;
-    assert_eq!(store.mark_dead(&[(session, 1)]).await.unwrap(), [session]);
+    assert_eq!(store.mark_dead(&[(session, 1)], None).await.unwrap(), [session]);
     session
 }
 

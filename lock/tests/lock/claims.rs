@@ -46,7 +46,7 @@ async fn a_claim_changes_neither_holder_nor_token() {
     let before = row(&store, &key).await;
 
     // After a death mark, a normal end, and a claim that was given up.
-    store.mark_dead(&[(old, 1)]).await.unwrap();
+    store.mark_dead(&[(old, 1)], None).await.unwrap();
     let second = session(&store).await;
     let claimed = take(&store, second, &key).await;
     assert_eq!(claimed.session, Some(second));
@@ -131,7 +131,7 @@ async fn a_row_that_a_hung_transaction_has_locked_is_skipped() {
     let keys = keys(50);
     let claims: Vec<_> = keys.iter().map(claim).collect();
     store.claim(dying, &claims).await.unwrap();
-    store.mark_dead(&[(dying, 1)]).await.unwrap();
+    store.mark_dead(&[(dying, 1)], None).await.unwrap();
     let own = session(&store).await;
     let mut admin = database.admin().await;
     let mut hung = admin.begin().await.unwrap();

@@ -14,10 +14,12 @@ use crate::postgres::{DEADLINE, Database, Server, eventually, migrated};
 /// So long that nothing in a test is caused by a poll.
 const NEVER: Duration = Duration::from_mins(10);
 
+fn config(name: &str, ttl: Duration) -> ClientConfig {
+    ClientConfig { name: name.into(), ttl, retry_interval: ttl / 5, ..ClientConfig::default() }
+}
+
 async fn client(database: &Database, name: &str, ttl: Duration) -> Client {
-    let retry_interval = ttl / 5;
-    let config = ClientConfig { name: name.into(), ttl, retry_interval, ..ClientConfig::default() };
-    Client::connect(database.store(), config).await.unwrap()
+    Client::connect(database.store(), config(name, ttl)).await.unwrap()
 }
 
 async fn taken(client: &Client) -> Guard {
@@ -33,9 +35,33 @@ async fn free(store: &Store) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_holder_may_take_a_key_again_and_holds_it_until_the_last_guard_is_gone() {
-    let (database, store) = migrated().await;
+async fn tasks_that_share_a_client_exclude_each_other() {
+    let (database, _store) = migrated().await;
     let one = client(&database, "one", NEVER).await;
+    let held = one.try_lock(&key("a")).await.unwrap().unwrap();
+    assert!(one.try_lock(&key("a")).await.unwrap().is_none());
+    assert!(one.clone().try_lock(&key("a")).await.unwrap().is_none());
+    // In the queue with others, and in their order.
+    let mut queue = Vec::new();
+    for place in 1..=3 {
+        let next = if place == 2 { client(&database, "two", NEVER).await } else { one.clone() };
+        queue.push(tokio::spawn(async move { (taken(&next).await, next) }));
+        eventually("it waits", async || waiters(&database).await == place).await;
+    }
+    eventually("both listen", async || database.listening().await >= 2).await;
+    assert_eq!(held.release().await.unwrap(), Released::Done);
+    for (token, next) in (2..).zip(queue) {
+        let (guard, _client) = timeout(DEADLINE, next).await.expect("it is its turn").unwrap();
+        assert_eq!(guard.token(), Token::new(token));
+        assert_eq!(guard.release().await.unwrap(), Released::Done);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reentrant_holder_may_take_a_key_again_and_holds_it_until_the_last_guard_is_gone() {
+    let (database, store) = migrated().await;
+    let reentrant = ClientConfig { reentrant: true, ..config("one", NEVER) };
+    let one = Client::connect(database.store(), reentrant).await.unwrap();
     let other = one.another_holder("other");
     let first = one.try_lock(&key("a")).await.unwrap().unwrap();
     let again = one.clone().try_lock(&key("a")).await.unwrap().unwrap();
@@ -257,7 +283,7 @@ async fn nonsense_is_refused_with_the_remedy() {
         let (ttl, retry_interval) = (Duration::from_secs(ttl), Duration::from_secs(retry_interval));
         let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
         let refused = Client::connect(database.store(), config).await.unwrap_err();
-        assert!(refused.to_string().contains("at most a third of ttl"), "{refused}");
+        assert!(refused.to_string().contains("at most a third of `ttl`"), "{refused}");
     }
     let operator = session(&store).await;
     claim_one(&store, operator, crate::cast::claim(&key("a"))).await;

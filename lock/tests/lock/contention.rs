@@ -148,7 +148,7 @@ async fn fight(
             Ok(Claimed::By { session: claimant }) if (round + client).is_multiple_of(3) => {
                 let beat = store.beat(own, &[claimant]).await.unwrap();
                 let Some(seen) = beat.sessions.iter().find(|seen| seen.id == claimant) else { continue };
-                if store.mark_dead(&[(claimant, seen.beat)]).await.unwrap() == [claimant] {
+                if store.mark_dead(&[(claimant, seen.beat)], None).await.unwrap() == [claimant] {
                     let terms = sqlx::query_scalar(AssertSqlSafe(terms_of(claimant)));
                     killed.push((claimant, terms.fetch_one(&mut admin).await.unwrap()));
                     left.dead.lock().unwrap().insert(claimant);

@@ -115,7 +115,7 @@ impl Change {
                 {
                     Transfer::Done => return Outcome::Done,
                     Transfer::Refused(refusal) => Changed::Refused(refusal),
-                    Transfer::NotWaiting => panic!("{self:?}: there is no waiter"),
+                    other => panic!("{self:?}: {other:?}"),
                 }
             }
         };
@@ -149,12 +149,12 @@ async fn a_change_under_way_cannot_be_overtaken_by_the_death_mark() {
         });
         gate.somebody_waits().await;
         let others = session(&store).await;
-        let dead = store.mark_dead(&[(own, 1), (others, 1)]).await.unwrap();
+        let dead = store.mark_dead(&[(own, 1), (others, 1)], None).await.unwrap();
         assert_eq!(dead, [others], "{change:?}: not in the middle, and at the expense of no other");
         assert_eq!(database.waiting().await, 1, "{change:?}: only the change, at the gate");
         gate.open().await;
         assert_eq!(running.await.unwrap(), Outcome::Done, "{change:?}");
-        assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [own], "{change:?}");
+        assert_eq!(store.mark_dead(&[(own, 1)], None).await.unwrap(), [own], "{change:?}");
     }
 }
 
@@ -204,7 +204,7 @@ async fn what_is_acquired_while_its_session_is_marked_dead_is_a_dead_holders() {
         let (mine, others) = (wish("mine"), wish("other's"));
         let (answer, ()) = tokio::join!(acquire(&store, own, &mine), async {
             gate.somebody_waits().await;
-            assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [own]);
+            assert_eq!(store.mark_dead(&[(own, 1)], None).await.unwrap(), [own]);
             assert_eq!(acquire(&store, other, &others).await, Acquired::Refused(Refusal::Busy));
             gate.open().await;
         });
@@ -233,7 +233,7 @@ async fn what_is_given_up_while_its_session_is_marked_dead_is_free() {
     let mut gate = Gate::close_for(&database, "update of end_reason on leadergroup.lock").await;
     let (released, ()) = tokio::join!(store.release(own, &key, Token::new(1), "done"), async {
         gate.somebody_waits().await;
-        assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [own]);
+        assert_eq!(store.mark_dead(&[(own, 1)], None).await.unwrap(), [own]);
         gate.open().await;
     });
     assert_eq!(released.unwrap(), Changed::Done);

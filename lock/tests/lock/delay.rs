@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use leadergroup_lock::{AcquireRequest, Acquired, Client, ClientConfig, SessionId, Store, Token};
+use leadergroup_lock::{
+    AcquireRequest, Acquired, Client, ClientConfig, Reason, SessionId, Store, Token, monotonic,
+};
 use tokio::time::timeout;
 
 use crate::cast::{Gate, key, session};
@@ -20,7 +22,7 @@ fn delayed(token: i64) -> Acquired {
 }
 
 async fn kill(store: &Store, session: SessionId) {
-    assert_eq!(store.mark_dead(&[(session, 1)]).await.unwrap(), [session]);
+    assert_eq!(store.mark_dead(&[(session, 1)], None).await.unwrap(), [session]);
 }
 
 #[tokio::test]
@@ -102,9 +104,32 @@ async fn a_client_sits_out_what_others_have_asked_for() {
     eventually("they are marked dead", async || database.number(dead).await >= 2).await;
     assert_eq!(next.lock(&key("short"), DEADLINE).await.unwrap().token(), Token::new(2));
     eventually("trying is enough", async || next.try_lock(&key("tried")).await.unwrap().is_some()).await;
-    assert!(next.try_lock(&key("long")).await.unwrap().is_none());
-    next.lock(&key("long"), Duration::from_millis(500)).await.unwrap_err();
+    let impatient = ClientConfig { confirm_death: false, ..ClientConfig::default() };
+    let impatient = Client::connect(database.store(), impatient).await.unwrap();
+    let mut last = HOUR + Duration::from_millis(1);
+    for _ in 0..2 {
+        let reason = impatient.try_lock_or_why(&key("long")).await.unwrap().unwrap_err();
+        let Reason::Delay { delay: HOUR, left } = reason else { panic!("{reason}") };
+        assert!(left < last && left > Duration::ZERO, "it goes by: {left:?}");
+        last = left;
+    }
+    impatient.lock(&key("long"), Duration::from_millis(500)).await.unwrap_err();
     assert_eq!(database.number("select max(token) from leadergroup.lock where key = 'long'").await, 1);
+}
+
+/// Programs that run for a moment, such as those that cron starts: none of them saw the delay begin.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_tries_once_and_ends_sits_the_delay_out() {
+    const DELAY: Duration = Duration::from_secs(2);
+    let (database, store) = migrated().await;
+    let dead = session(&store).await;
+    assert_eq!(acquire(&store, dead, &wish("p0", DELAY)).await, granted(1));
+    kill(&store, dead).await;
+    let program = client(&database, Duration::ZERO).await;
+    let begun = monotonic();
+    let guard = program.try_lock_or_why(&key("a")).await.unwrap().unwrap();
+    assert_eq!(guard.token(), Token::new(2));
+    assert!(monotonic() >= begun + DELAY, "two hold the same lock");
 }
 
 /// The holder lost the key because its heartbeats failed, and drops its guard while its session still counts as alive:

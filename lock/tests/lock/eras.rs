@@ -2,10 +2,13 @@
 
 use std::process::Command;
 
-use leadergroup_lock::{Grant, Token};
+use std::time::Duration;
+
+use leadergroup_lock::{Client, ClientConfig, Grant, Token};
+use tokio::time::timeout;
 
 use crate::cast::{TTL, assert_jumped, grant, grant_one, granted, key, row, session, take, token_of};
-use crate::postgres::{Server, migrated};
+use crate::postgres::{DEADLINE, Server, eventually, migrated};
 
 const NEW_HISTORY: &str = "update leadergroup.meta set history = 'elsewhere/00000001'";
 
@@ -166,4 +169,39 @@ async fn a_server_restored_from_an_old_backup_hands_no_token_out_twice() {
 fn copy(from: &std::path::Path, to: &std::path::Path) {
     let status = Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
     assert!(status.success());
+}
+
+/// A snapshot of the database's files was put back while programs run: the history shows nothing of it, but a counter
+/// has gone back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_whose_counter_goes_back_begins_an_era() {
+    let (database, store) = migrated().await;
+    let config = ClientConfig { retry_interval: Duration::from_millis(200), ..ClientConfig::default() };
+    let (one, two) = (
+        Client::connect(database.store(), config.clone()).await.unwrap(),
+        Client::connect(database.store(), config).await.unwrap(),
+    );
+    let kept = one.try_lock(&key("kept")).await.unwrap().unwrap();
+    let gone = two.try_lock(&key("gone")).await.unwrap().unwrap();
+    let beats = "select min(beat) from leadergroup.session";
+    eventually("both have sent some heartbeats", async || database.number(beats).await > 5).await;
+    // The grant of a key was lost, too.
+    database
+        .sql(
+            "begin;
+             update leadergroup.lock set holder_uid = null, holder_namespace = null, holder_name = null,
+                                         session = null, grant_id = null where key = 'gone';
+             update leadergroup.session set beat = 2;
+             commit",
+        )
+        .await;
+    timeout(DEADLINE, gone.lost()).await.expect("its grant is not there any more");
+    assert!(!kept.is_lost());
+    let era = database.number("select era from leadergroup.meta").await;
+    assert!(era > 0);
+    let next = one.lock(&key("gone"), DEADLINE).await.unwrap();
+    assert!(next.token() > Token::new(era * 1_000_000), "{}", next.token());
+    assert!(!kept.is_lost());
+    assert_eq!(database.number("select era from leadergroup.meta").await, era, "one era for both");
+    assert_eq!(row(&store, &key("kept")).await.token, Token::new(1));
 }

@@ -119,7 +119,7 @@ async fn changes_of_a_dead_session_have_no_effect() {
     take(&store, own, &key).await;
     assert_eq!(grant_one(&store, own, grant(&key, 0, "p0")).await, granted(1));
     let before = row(&store, &key).await;
-    assert_eq!(store.mark_dead(&[(own, 1)]).await.unwrap(), [own]);
+    assert_eq!(store.mark_dead(&[(own, 1)], None).await.unwrap(), [own]);
 
     let dead = [Changed::Refused(Refusal::SessionDead)];
     assert_eq!(grant_one(&store, own, grant(&key, 1, "p1")).await, Granted::Refused(Refusal::SessionDead));
@@ -238,7 +238,7 @@ async fn a_tombstone_needs_no_row_and_no_claim() {
     let dying = session(&store).await;
     take(&store, other, &theirs).await;
     take(&store, dying, &orphaned).await;
-    store.mark_dead(&[(dying, 1)]).await.unwrap();
+    store.mark_dead(&[(dying, 1)], None).await.unwrap();
 
     let lost_stone = Tombstone { floor: Token::new(57), ..tombstone(&lost, GROUP) };
     let answers = store
@@ -357,7 +357,7 @@ async fn empty_batches_ask_nothing() {
     assert_eq!(store.grant(own, &[]).await.unwrap(), []);
     assert_eq!(store.claim(own, &[]).await.unwrap(), []);
     assert_eq!(store.confirm(own, &[]).await.unwrap(), []);
-    assert_eq!(store.mark_dead(&[]).await.unwrap(), []);
+    assert_eq!(store.mark_dead(&[], None).await.unwrap(), []);
     assert_eq!(store.read(&[]).await.unwrap(), []);
 }
 

@@ -224,6 +224,7 @@ impl Stage {
                     Transfer::Done => Ok(true),
                     Transfer::NotWaiting => Ok(false),
                     Transfer::Refused(refusal) => Err(word(refusal)),
+                    other => panic!("{other:?}"),
                 };
                 assert_eq!(found, expected, "{step:?}");
             }
@@ -260,7 +261,7 @@ impl Stage {
             Step::Kill { slot } => {
                 let victim = self.slots[slot];
                 self.contract.end(victim, Life::Killed);
-                assert_eq!(self.store.mark_dead(&[(victim, 1)]).await.unwrap(), [victim]);
+                assert_eq!(self.store.mark_dead(&[(victim, 1)], None).await.unwrap(), [victim]);
             }
             Step::Close { slot } => {
                 self.contract.end(self.slots[slot], Life::Closed);

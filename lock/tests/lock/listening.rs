@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use leadergroup_lock::{Changed, Client, ClientConfig, Guard, Token};
+use futures::{Stream, StreamExt as _};
+use leadergroup_lock::{Changed, Client, ClientConfig, Guard, Hint, Token};
 use tokio::time::timeout;
 
-use crate::cast::key;
+use crate::cast::{key, session};
 use crate::connections::connections;
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
 
@@ -45,6 +46,47 @@ async fn nobody_listens_while_nobody_waits() {
         assert_eq!(held.token(), Token::new(token));
     }
     eventually("no connection listens", async || database.listening().await == 0).await;
+}
+
+/// What those who listen hear until this moment, besides that they may have missed something.
+async fn heard(database: &Database, hints: &mut (impl Stream<Item = Hint> + Unpin)) -> Vec<Hint> {
+    database.sql("select leadergroup.wake_all('yielded mark')").await;
+    let mut heard = Vec::new();
+    loop {
+        match timeout(DEADLINE, hints.next()).await.expect("it is notified").unwrap() {
+            Hint::Yielded(_) => return heard,
+            Hint::Missed => {}
+            hint => heard.push(hint),
+        }
+    }
+}
+
+/// Otherwise, every program that ends would make all that wait ask at the same moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_program_wakes_others_only_if_it_may_concern_them() {
+    let (database, store) = migrated().await;
+    let mut hints = Box::pin(store.listen());
+    assert_eq!(hints.next().await, Some(Hint::Missed));
+    let [idle, done, holder] = [client(&database).await, client(&database).await, client(&database).await];
+    idle.shutdown().await.unwrap();
+    done.try_lock(&key("b")).await.unwrap().unwrap().release().await.unwrap();
+    done.shutdown().await.unwrap();
+    let dead = session(&store).await;
+    assert_eq!(store.mark_dead(&[(dead, 1)], None).await.unwrap(), [dead]);
+    assert_eq!(heard(&database, &mut hints).await, [], "no one waits for anything");
+    let held = holder.try_lock(&key("a")).await.unwrap().unwrap();
+    let waiter = client(&database).await;
+    let waiting = waits(&waiter);
+    let queued = "select count(*) from leadergroup.waiter";
+    eventually("it waits", async || database.number(queued).await == 1).await;
+    eventually("it listens", async || database.listening().await >= 2).await;
+    let idle = client(&database).await;
+    idle.shutdown().await.unwrap();
+    assert_eq!(heard(&database, &mut hints).await, [], "it held nothing");
+    holder.shutdown().await.unwrap();
+    let _next = timeout(DEADLINE, waiting).await.expect("woken").unwrap();
+    assert_eq!(heard(&database, &mut hints).await, [Hint::Freed]);
+    drop(held);
 }
 
 /// The holder learns of it by the answer to its next heartbeat. Its regular comparison comes later than the end of the

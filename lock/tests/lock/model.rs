@@ -359,7 +359,7 @@ async fn carry_out_on_sessions(store: &Store, database: &Database, model: &mut M
             let victim = model.sessions[victim];
             let count = model.living.get(&victim).copied();
             let observed = count.unwrap_or(1).saturating_sub(behind);
-            let dead = store.mark_dead(&[(victim, observed)]).await.unwrap();
+            let dead = store.mark_dead(&[(victim, observed)], None).await.unwrap();
             if count == Some(observed) {
                 model.living.remove(&victim);
             }

@@ -192,7 +192,7 @@ async fn keys_whose_holder_is_long_gone_are_removed_but_not_before_a_delay_that_
     let gives_up = wish("killed");
     assert_eq!(store.acquire(other, &gives_up, Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
     store.give_up(other, &gives_up.key, gives_up.grant).await.unwrap();
-    assert_eq!(store.mark_dead(&[(killed, 1)]).await.unwrap(), [killed]);
+    assert_eq!(store.mark_dead(&[(killed, 1)], None).await.unwrap(), [killed]);
     store.close(closed).await.unwrap();
 
     assert_eq!(store.prune(IDLE).await.unwrap(), Pruned::default(), "their sessions are still known");
@@ -308,4 +308,29 @@ async fn a_key_that_is_being_acquired_is_not_removed() {
     gate.open().await;
     assert_eq!(acquiring.await.unwrap(), Token::new(2));
     assert_eq!(keys(&store).await, ["a"]);
+}
+
+/// A place in a queue that nobody gives up, because its session is dead.
+#[tokio::test]
+async fn a_key_whose_last_waiter_died_is_pruned_like_any_other() {
+    let (database, store) = migrated().await;
+    let [holder, waiter] = [session(&store).await, session(&store).await];
+    acquire(&store, holder, "a").await;
+    let waits = store.acquire(waiter, &wish("a"), Wait::InQueue).await.unwrap().outcome;
+    assert_eq!(waits, Acquired::Waiting);
+    assert_eq!(store.mark_dead(&[(waiter, 1)], None).await.unwrap(), [waiter]);
+    store.release(holder, &key("a"), Token::new(1), "done").await.unwrap();
+    // In quarantine no waiter gets a key that is released: this one dies after the release.
+    acquire(&store, holder, "b").await;
+    let dies = session(&store).await;
+    let waits = store.acquire(dies, &wish("b"), Wait::InQueue).await.unwrap().outcome;
+    assert_eq!(waits, Acquired::Waiting);
+    database.sql("update leadergroup.meta set quarantine = true").await;
+    store.release(holder, &key("b"), Token::new(1), "done").await.unwrap();
+    assert_eq!(store.mark_dead(&[(dies, 1)], None).await.unwrap(), [dies]);
+    // One removes the place, one sees that no one waits, and one removes the key.
+    for _ in 0..3 {
+        store.prune(IDLE).await.unwrap();
+    }
+    assert_eq!(keys(&store).await, [""; 0]);
 }

@@ -152,7 +152,7 @@ async fn a_quarantine_lasts_for_the_longest_ttl_of_the_living() {
     let (dying, _) = store.register("longest", longest, None, None).await.unwrap();
     database.sql(NEW_ERA).await;
     assert_eq!(quarantine(&store, own).await, Some(longest));
-    assert_eq!(store.mark_dead(&[(dying, 1)]).await.unwrap(), [dying]);
+    assert_eq!(store.mark_dead(&[(dying, 1)], None).await.unwrap(), [dying]);
     assert_eq!(quarantine(&store, own).await, Some(long));
 }
 

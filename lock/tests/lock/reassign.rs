@@ -50,7 +50,7 @@ fn to_other(key: &Key, expected: i64) -> Grant {
 #[tokio::test]
 async fn a_key_whose_owner_is_dead_passes_to_the_other_group_and_its_tokens_go_on() {
     let (_database, store, old, key) = held().await;
-    store.mark_dead(&[(old, 1)]).await.unwrap();
+    store.mark_dead(&[(old, 1)], None).await.unwrap();
     assert_eq!(store.reassign(&request(&key, Some(1), 0)).await.unwrap(), done(1));
     let now = row(&store, &key).await;
     assert_eq!((now.group.as_str(), now.holder, now.session), (OTHER, None, None));
@@ -89,7 +89,7 @@ async fn a_living_owner_keeps_its_key_unless_it_is_taken_by_force() {
 #[tokio::test]
 async fn a_floor_raises_tokens_and_never_lowers_them() {
     let (_database, store, old, key) = held().await;
-    store.mark_dead(&[(old, 1)]).await.unwrap();
+    store.mark_dead(&[(old, 1)], None).await.unwrap();
     assert_eq!(store.reassign(&request(&key, Some(1), 57)).await.unwrap(), done(57));
     // Nobody holds it: its owner keeps it, and finds the larger token.
     let new = session(&store).await;
@@ -120,7 +120,7 @@ async fn a_row_that_is_not_there_is_made() {
 #[tokio::test]
 async fn what_was_changed_in_between_and_what_is_not_a_groups_is_left_alone() {
     let (database, store, old, key) = held().await;
-    store.mark_dead(&[(old, 1)]).await.unwrap();
+    store.mark_dead(&[(old, 1)], None).await.unwrap();
     for expected in [None, Some(0), Some(2)] {
         assert_eq!(
             store.reassign(&request(&key, expected, 9)).await.unwrap(),
@@ -136,7 +136,7 @@ async fn what_was_changed_in_between_and_what_is_not_a_groups_is_left_alone() {
     let program = session(&store).await;
     let report = crate::cast::key("a");
     acquire(&store, program, &wish("p")).await;
-    store.mark_dead(&[(program, 1)]).await.unwrap();
+    store.mark_dead(&[(program, 1)], None).await.unwrap();
     let refused = store.reassign(&request(&report, Some(1), 9)).await.unwrap();
     assert!(matches!(refused, Reassigned::Refused(Refusal::Foreign { .. })), "{refused:?}");
 }

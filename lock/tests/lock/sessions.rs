@@ -47,6 +47,20 @@ async fn a_heartbeat_of_an_unknown_session_says_so_and_nothing_else() {
     assert_eq!(database.number("select count(*) from leadergroup.session").await, 0);
 }
 
+/// After a failover, the connections of a program may lead to different servers for a while.
+#[tokio::test]
+async fn the_death_mark_is_bound_to_the_era_of_the_observation() {
+    let (database, store) = migrated().await;
+    let (own, victim) = (session(&store).await, session(&store).await);
+    let observed = [(victim, 1)];
+    let before = store.beat(own, &[]).await.unwrap().era;
+    database.sql("update leadergroup.meta set history = 'elsewhere/00000001'").await;
+    assert_eq!(store.mark_dead(&observed, Some(before)).await.unwrap(), [], "the history is another one");
+    let present = store.beat(own, &[]).await.unwrap().era;
+    assert_eq!(store.mark_dead(&observed, Some(before)).await.unwrap(), [], "the era is another one");
+    assert_eq!(store.mark_dead(&observed, Some(present)).await.unwrap(), [victim]);
+}
+
 #[tokio::test]
 async fn the_death_mark_is_bound_to_the_observed_counter() {
     let (_database, store) = migrated().await;
@@ -54,13 +68,13 @@ async fn the_death_mark_is_bound_to_the_observed_counter() {
     let victim = session(&store).await;
     let observed = seen(&store.beat(own, &[]).await.unwrap(), victim).beat;
     store.beat(victim, &[]).await.unwrap();
-    assert_eq!(store.mark_dead(&[(victim, observed)]).await.unwrap(), [], "it has moved on");
+    assert_eq!(store.mark_dead(&[(victim, observed)], None).await.unwrap(), [], "it has moved on");
     assert!(store.beat(victim, &[]).await.unwrap().alive);
 
     let observed = seen(&store.beat(own, &[]).await.unwrap(), victim).beat;
     let already = dead_session(&store).await;
     let unknown = SessionId::new();
-    let mut dead = store.mark_dead(&[(victim, observed), (already, 77), (unknown, 1)]).await.unwrap();
+    let mut dead = store.mark_dead(&[(victim, observed), (already, 77), (unknown, 1)], None).await.unwrap();
     dead.sort();
     let mut expected = [victim, already, unknown];
     expected.sort();
@@ -87,10 +101,10 @@ async fn the_death_mark_passes_over_a_session_with_a_change_under_way() {
         .unwrap();
     // Its heartbeats do not wait for it.
     assert!(store.beat(own, &[]).await.unwrap().alive);
-    assert_eq!(store.mark_dead(&[(own, 2)]).await.unwrap(), [], "nor does the mark");
+    assert_eq!(store.mark_dead(&[(own, 2)], None).await.unwrap(), [], "nor does the mark");
     assert!(store.beat(own, &[]).await.unwrap().alive);
     change.commit().await.unwrap();
-    assert_eq!(store.mark_dead(&[(own, 3)]).await.unwrap(), [own]);
+    assert_eq!(store.mark_dead(&[(own, 3)], None).await.unwrap(), [own]);
 }
 
 #[tokio::test]
@@ -106,14 +120,16 @@ async fn a_change_that_hangs_delays_its_own_death_mark_only() {
         )))
         .await
         .unwrap();
-    assert_eq!(store.mark_dead(&[(hanging, 1), (silent, 1)]).await.unwrap(), [silent]);
+    assert_eq!(store.mark_dead(&[(hanging, 1), (silent, 1)], None).await.unwrap(), [silent]);
     let config = DatabaseConfig { statement_timeout: Duration::from_secs(1), ..database.config() };
     let impatient = Store::new(&config).unwrap();
-    assert_eq!(impatient.mark_dead(&[(hanging, 1)]).await.unwrap(), [], "still in the middle of it");
+    assert_eq!(impatient.mark_dead(&[(hanging, 1)], None).await.unwrap(), [], "still in the middle of it");
     drop(change);
     drop(admin);
-    eventually("the mark succeeds", async || store.mark_dead(&[(hanging, 1)]).await.unwrap() == [hanging])
-        .await;
+    eventually("the mark succeeds", async || {
+        store.mark_dead(&[(hanging, 1)], None).await.unwrap() == [hanging]
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -125,7 +141,7 @@ async fn many_observers_mark_at_once() {
     }
     let marks = (0..8).map(|_| {
         let (store, victims) = (database.store(), victims.clone());
-        tokio::spawn(async move { store.mark_dead(&victims).await.unwrap() })
+        tokio::spawn(async move { store.mark_dead(&victims, None).await.unwrap() })
     });
     for mark in marks.collect::<Vec<_>>() {
         mark.await.unwrap();
@@ -163,13 +179,14 @@ async fn closing_frees_all_claims_without_a_look_at_a_single_row_of_them() {
 #[tokio::test]
 async fn a_close_is_heard_by_those_who_listen() {
     let (database, store) = migrated().await;
-    let own = session(&store).await;
+    let controller = async || store.register("replica", TTL, Some("web"), None).await.unwrap().0;
+    let own = controller().await;
     let other = database.store();
     let mut hints = Box::pin(other.listen());
     assert_eq!(hints.next().await, Some(Hint::Missed), "listening from now on");
-    let nothing = session(&store).await;
+    let nothing = controller().await;
     store.close(nothing).await.unwrap();
-    assert_eq!(hints.next().await, Some(Hint::Freed), "whether or not it held anything");
+    assert_eq!(hints.next().await, Some(Hint::Freed), "whether or not it claimed anything");
     store.close(nothing).await.unwrap();
     take(&store, own, &key("a")).await;
     store.close(own).await.unwrap();
@@ -181,8 +198,8 @@ async fn a_close_is_heard_by_those_who_listen() {
     // The connection is terminated on the server.
     database.sql("select pg_terminate_backend(pid) from pg_stat_activity where query like 'LISTEN%'").await;
     assert_eq!(hints.next().await, Some(Hint::Missed), "made again by itself");
-    let again = session(&store).await;
-    store.mark_dead(&[(again, 1)]).await.unwrap();
+    let again = controller().await;
+    store.mark_dead(&[(again, 1)], None).await.unwrap();
     assert_eq!(hints.next().await, Some(Hint::Freed));
 }
 
@@ -200,7 +217,7 @@ async fn what_a_session_tells_is_heard_by_its_peers_alone() {
     assert_eq!(peers.next().await, Some(Hint::Told("one\ntwo".to_owned())));
     assert_eq!(peers.next().await, Some(Hint::Told(longest.clone())));
     assert_eq!(strangers.next().await, Some(Hint::Told("three".to_owned())));
-    let nothing = session(&store).await;
+    let nothing = store.register("replica", TTL, Some("shop"), None).await.unwrap().0;
     store.close(nothing).await.unwrap();
     assert_eq!(peers.next().await, Some(Hint::Freed), "the other hints arrive as well");
     let refused = store.tell("shop", &[longest + "m"]).await;
@@ -221,7 +238,7 @@ async fn pruning_keeps_what_is_needed() {
     dead_session(&store).await;
     let claimant = session(&store).await;
     take(&store, claimant, &key("still-claimed")).await;
-    store.mark_dead(&[(claimant, 1)]).await.unwrap();
+    store.mark_dead(&[(claimant, 1)], None).await.unwrap();
 
     let keep = |terms, dead_sessions| Retention { terms, dead_sessions, ..Retention::default() };
     let hour = Duration::from_hours(1);

@@ -35,6 +35,17 @@ async fn wait_shortly(database: &Database, confirm_death: bool) -> Result<Guard,
     connect(database.store(), confirm_death).await.lock(&key("a"), SHORT).await
 }
 
+/// The time since its last heartbeat is negative by that clock.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_does_not_look_silent_because_the_database_s_clock_was_put_back() {
+    let (database, store) = migrated().await;
+    let holder = crate::cast::session(&store).await;
+    let wish = crate::holders::wish("p0");
+    assert_eq!(crate::holders::acquire(&store, holder, &wish).await, crate::holders::granted(1));
+    database.sql("update leadergroup.session set seen = now() + interval '1 hour'").await;
+    assert_eq!(try_once(&database, false).await, Err(Reason::Others));
+}
+
 /// As if its process was killed: the connections are closed, and the session is not.
 async fn killed(database: &Database) {
     let client = connect(database.store(), true).await;

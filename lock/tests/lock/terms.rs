@@ -4,7 +4,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use leadergroup_lock::{Client, ClientConfig, Held, Released, Store, Token, monotonic};
+use leadergroup_lock::{Client, ClientConfig, ClientError, Released, Store, Token, monotonic};
 use tokio::time::timeout;
 
 use crate::cast::{Gate, key};
@@ -75,7 +75,10 @@ async fn the_time_of_a_term_that_was_released_concerns_no_later_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn all_guards_of_a_term_end_together() {
     let (database, _store) = migrated().await;
-    let one = client(&database, "one", Some(Duration::from_secs(2))).await;
+    let (retry_interval, max_hold) = (Duration::from_millis(200), Some(Duration::from_secs(2)));
+    let config =
+        ClientConfig { ttl: TTL, retry_interval, max_hold, reentrant: true, ..ClientConfig::default() };
+    let one = Client::connect(database.store(), config).await.unwrap();
     let first = one.try_lock(&key("a")).await.unwrap().unwrap();
     let second = one.try_lock(&key("a")).await.unwrap().unwrap();
     assert_eq!((first.token(), first.held_until()), (second.token(), second.held_until()));
@@ -97,7 +100,8 @@ async fn a_key_that_was_held_for_as_long_as_it_may_be_is_free_without_its_guard(
     let a = key("a");
     for round in 0..5 {
         let ended = one.run_while_held(&a, DEADLINE, async |_| std::future::pending::<()>().await);
-        assert_eq!(timeout(DEADLINE, ended).await.expect("it ends").unwrap(), Held::Lost);
+        let ended = timeout(DEADLINE, ended).await.expect("it ends");
+        assert!(matches!(ended, Err(ClientError::Lost { .. })), "{ended:?}");
         let guard = two.lock(&key("a"), DEADLINE).await.unwrap();
         assert_eq!(guard.token(), Token::new(round * 2 + 2));
         guard.release().await.unwrap();

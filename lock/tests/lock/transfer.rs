@@ -61,7 +61,7 @@ async fn a_successor_goes_first_and_the_others_keep_their_places() {
     assert_eq!(acquire(&store, one, &wish("p0")).await, granted(1));
     let waiting = queue(&store, two, &["p1", "p2", "p3", "p4"]).await;
     queue(&store, dying, &["gone"]).await;
-    assert_eq!(store.mark_dead(&[(dying, 1)]).await.unwrap(), [dying]);
+    assert_eq!(store.mark_dead(&[(dying, 1)], None).await.unwrap(), [dying]);
     for nobody in [Successor::Name("nobody"), Successor::Uid("p3"), Successor::Name("gone")] {
         assert_eq!(transfer(&store, one, 1, nobody).await, Transfer::NotWaiting);
     }
@@ -119,8 +119,9 @@ async fn nothing_is_transferred_past_a_fenced_transaction() {
 }
 
 async fn client(database: &Database, name: &str) -> Client {
+    let (ttl, retry_interval) = (NEVER, NEVER / 5);
     let config =
-        ClientConfig { name: name.into(), ttl: NEVER, retry_interval: NEVER / 5, ..ClientConfig::default() };
+        ClientConfig { name: name.into(), ttl, retry_interval, reentrant: true, ..ClientConfig::default() };
     Client::connect(database.store(), config).await.unwrap()
 }
 
@@ -178,7 +179,7 @@ async fn what_is_taken_by_force_goes_to_the_first_in_the_queue() {
     assert_eq!(force(2).await, Changed::Done);
     assert_eq!(force(2).await, Changed::Done, "it has no holder");
     assert_eq!(acquire(&store, one, &holder).await, granted(3));
-    assert_eq!(store.mark_dead(&[(one, 1)]).await.unwrap(), [one]);
+    assert_eq!(store.mark_dead(&[(one, 1)], None).await.unwrap(), [one]);
     assert_eq!(force(3).await, Changed::Done);
     assert_eq!(acquire(&store, session(&store).await, &wish("p1")).await, granted(4));
     // A group's key loses its holder and its claim, and keeps its token.
@@ -199,7 +200,7 @@ async fn a_release_by_force_does_not_wait_for_the_session_of_one_that_is_dead() 
     let (database, store) = migrated().await;
     let one = session(&store).await;
     assert_eq!(acquire(&store, one, &wish("p0")).await, granted(1));
-    assert_eq!(store.mark_dead(&[(one, 1)]).await.unwrap(), [one]);
+    assert_eq!(store.mark_dead(&[(one, 1)], None).await.unwrap(), [one]);
     let mut admin = database.admin().await;
     let mut locked = admin.begin().await.unwrap();
     locked.execute("select from leadergroup.session for update").await.unwrap();
@@ -240,7 +241,7 @@ async fn places_of_the_dead_are_pruned_even_where_nobody_asks() {
     assert_eq!(holders::queue(&store, dead, &wish("p0")).await, granted(1));
     queue(&store, dead, &["p1"]).await;
     let last = queue(&store, one, &["p2"]).await.remove(0);
-    assert_eq!(store.mark_dead(&[(dead, 1)]).await.unwrap(), [dead]);
+    assert_eq!(store.mark_dead(&[(dead, 1)], None).await.unwrap(), [dead]);
     let pruned =
         store.prune(Retention { dead_sessions: Duration::ZERO, ..Retention::default() }).await.unwrap();
     assert_eq!((pruned.waiters, pruned.sessions), (1, 1));

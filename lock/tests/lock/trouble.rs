@@ -56,11 +56,11 @@ async fn the_password_file_wins_and_is_read_again() {
     };
     let store = Store::new(&config).unwrap();
     let missing = error(&store).await;
-    assert!(matches!(missing, LockError::File { key: "passwordFile", .. }), "{missing}");
+    assert!(matches!(missing, LockError::File { key: "password_file", .. }), "{missing}");
     std::fs::write(&file, "\n").unwrap();
     let empty = error(&store).await.to_string();
     assert!(
-        empty.starts_with("database.passwordFile: ") && empty.contains("it is empty; write the password"),
+        empty.starts_with("`password_file`: ") && empty.contains("it is empty; write the password"),
         "{empty}"
     );
     std::fs::write(&file, "wrong-secret\n").unwrap();
@@ -206,7 +206,7 @@ async fn without_the_schema_everything_says_migrate() {
         store.read(&[key("a")]).await.unwrap_err(),
     ] {
         assert!(matches!(refused, LockError::SchemaOld { .. }), "{refused}");
-        assert!(refused.to_string().contains("leadergroup migrate"), "{refused}");
+        assert!(refused.to_string().contains("`Store::migrate`"), "{refused}");
     }
 }
 
@@ -338,5 +338,5 @@ async fn tls_is_verified() {
     let refused = error(&with("localhost", "?sslmode=require", Some(&other.path().join("other.crt")))).await;
     assert!(matches!(refused, LockError::Tls { .. }), "{refused}");
     let refused = error(&with("localhost", "", Some(&PathBuf::from("/no/such/file")))).await;
-    assert!(refused.to_string().contains("caFile"), "{refused}");
+    assert!(refused.to_string().contains("`ca_file`"), "{refused}");
 }

@@ -41,7 +41,7 @@ async fn another_ttl_comes_with_another_count() {
     let seen = beat.sessions.iter().find(|seen| seen.id == own).unwrap();
     assert_eq!((seen.ttl, seen.beat), (TTL * 2, 3), "and so others see it");
     assert_eq!(
-        store.mark_dead(&[(own, 1)]).await.unwrap(),
+        store.mark_dead(&[(own, 1)], None).await.unwrap(),
         [],
         "it cannot be marked dead by the older count"
     );
@@ -174,7 +174,7 @@ async fn three_heartbeats_have_to_fit_in() {
     let one = client(&database, "one", SHORT).await;
     let held = taken(&one, "a").await;
     let refused = one.set_ttl(Duration::from_millis(500)).await.unwrap_err().to_string();
-    assert!(refused.contains("at most a third of ttl") && refused.contains("longer ttl"), "{refused}");
+    assert!(refused.contains("at most a third of `ttl`") && refused.contains("longer ttl"), "{refused}");
     assert_eq!(with_ttl(&database, SHORT).await, 1, "nothing was changed");
     assert!(!held.is_lost());
 }

@@ -49,8 +49,8 @@ async fn a_url_in_a_file_counts_as_soon_as_it_is_right() {
             std::fs::write(&file, content).unwrap();
         }
         let (error, text) = error().await;
-        assert!(matches!(error, LockError::File { key: "urlFile", .. }), "{error:?}");
-        assert!(text.starts_with(&format!("database.urlFile: cannot use {path}: ")), "{text}");
+        assert!(matches!(error, LockError::File { key: "url_file", .. }), "{error:?}");
+        assert!(text.starts_with(&format!("`url_file`: cannot use {path}: ")), "{text}");
         assert!(text.contains(problem) && text.contains(remedy), "{text}");
     }
     // The error is about the place to which the URL leads now.

@@ -100,7 +100,8 @@ impl Stage {
                     dead.sort();
                     dead
                 };
-                let answers = (real.mark_dead(&observed).await, double.mark_dead(&observed).await);
+                let answers =
+                    (real.mark_dead(&observed, None).await, double.mark_dead(&observed, None).await);
                 same(step, dead(answers.0), dead(answers.1));
             }
             Step::Close { by } => {

@@ -1,7 +1,7 @@
 //! Whole processes on the database in memory, in paused time: sessions, heartbeats, waits and notifications.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -225,4 +225,61 @@ async fn the_clocks_of_processes_may_run_at_different_rates() {
         }
     }
     assert_eq!((fast_member.session(), slow_member.session()), sessions);
+}
+
+/// However many guards are watched, one task looks at the lease for them.
+#[tokio::test(start_paused = true)]
+async fn a_thousand_guards_that_are_watched_wake_up_rarely_and_learn_of_a_loss_at_once() {
+    const GUARDS: usize = 1_000;
+    let database = MemoryDatabase::new();
+    let client = Client::connect(Store::in_memory(&database), ClientConfig::default()).await.unwrap();
+    let polls = Arc::new(AtomicUsize::new(0));
+    let lost = Arc::new(AtomicUsize::new(0));
+    for number in 0..GUARDS {
+        let guard = client.try_lock(&key(&number.to_string())).await.unwrap().unwrap();
+        let (polls, lost) = (Arc::clone(&polls), Arc::clone(&lost));
+        tokio::spawn(async move {
+            let mut watched = Box::pin(guard.lost());
+            std::future::poll_fn(|context| {
+                polls.fetch_add(1, Ordering::Relaxed);
+                watched.as_mut().poll(context)
+            })
+            .await;
+            lost.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    tokio::time::sleep(SECOND).await;
+    polls.store(0, Ordering::Relaxed);
+    // Twenty leases.
+    tokio::time::sleep(80 * SECOND).await;
+    let polls = polls.load(Ordering::Relaxed);
+    assert!(polls <= GUARDS * 2 * 20, "{polls}");
+    assert_eq!(lost.load(Ordering::Relaxed), 0);
+    database.stop();
+    // A lease lasts for four fifths of the ttl.
+    tokio::time::sleep(TTL * 4 / 5 + Duration::from_millis(2)).await;
+    assert_eq!(lost.load(Ordering::Relaxed), GUARDS);
+}
+
+/// The history shows nothing of it.
+#[tokio::test(start_paused = true)]
+async fn commits_that_were_lost_without_a_new_history_begin_an_era() {
+    let database = MemoryDatabase::new();
+    let client = Client::connect(Store::in_memory(&database), ClientConfig::default()).await.unwrap();
+    tokio::time::sleep(5 * SECOND).await;
+    let kept = client.try_lock(&key("kept")).await.unwrap().unwrap();
+    tokio::time::sleep(5 * SECOND).await;
+    let gone = client.try_lock(&key("gone")).await.unwrap().unwrap();
+    tokio::time::sleep(3 * SECOND).await;
+    let since_grant = database.commits().iter().rev().take_while(|commit| *commit != "acquire").count();
+    assert_eq!(database.rewind(since_grant + 1), since_grant + 1);
+    tokio::time::sleep(2 * SECOND).await;
+    assert!(gone.is_lost() && !kept.is_lost());
+    assert!(database.dump()["meta"]["era"].as_i64().unwrap() > 0);
+    // So many that the session is not known any more.
+    database.rewind(usize::MAX);
+    tokio::time::sleep(2 * SECOND).await;
+    assert!(kept.is_lost());
+    let next = client.lock(&key("kept"), 60 * SECOND).await.unwrap();
+    assert!(next.token().get() > 1_000_000, "{}", next.token());
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Controller;
 use crate::{
+    config::in_settings,
     health::{ProbeEvent, ProbeOutcome, ProbeStep, VoidCause},
     operator::{
         executor::queue::Urgency,
@@ -51,7 +52,7 @@ impl Controller {
                 self.executor.metrics().session_lost();
                 self.health.lock.fail("the session with the lock's database was lost");
             }
-            LockNews::Down(error) => self.health.lock.fail(&error.to_string()),
+            LockNews::Down(error) => self.health.lock.fail(&in_settings(&error.to_string())),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Index, Notice, Request, Requests, connectivity::Peer, lock_view::LockNews};
-use crate::ownership::Yielded;
+use crate::{config::in_settings, ownership::Yielded};
 
 impl Index {
     pub(super) fn lock_news(&mut self, news: LockNews, now: Duration, requests: &mut Requests) {
@@ -39,7 +39,7 @@ impl Index {
                 self.lock.sessions.lost();
                 requests.push(Request::SessionEnded);
             }
-            LockNews::Down(error) => self.lock_down(&error.to_string(), now, requests),
+            LockNews::Down(error) => self.lock_down(&in_settings(&error.to_string()), now, requests),
         }
     }
 

@@ -222,6 +222,15 @@ impl Case<'_> {
             ("end_quarantine", Change::Meta(old, new)) => {
                 call.uuid("era_id") == Some(old.era_id) && *new == Meta { quarantine: false, ..old.clone() }
             }
+            ("commits_were_lost", Change::Meta(old, new)) => {
+                let begun = new.era > old.era && new.era_id != old.era_id && new.quarantine;
+                let Meta { era, era_id, token_floor, .. } = new.clone();
+                let unchanged = Meta { era, era_id, quarantine: true, token_floor, ..old.clone() };
+                call.uuid("era_id") == Some(old.era_id)
+                    && begun
+                    && token_floor >= old.token_floor
+                    && *new == unchanged
+            }
             (name, Change::Session(Some(old), Some(new))) if !old.dead => {
                 let expected = match name {
                     "beat" => Session { beat: old.beat + 1, ..old.clone() },

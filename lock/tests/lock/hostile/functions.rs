@@ -19,13 +19,14 @@ pub enum Kind {
 }
 
 /// All functions that can be called.
-const LISTED: [(&str, Kind); 32] = [
+const LISTED: [(&str, Kind); 33] = [
     ("acquire", Kind::Protocol),
     ("acquire_one", Kind::Internal),
     ("beat", Kind::Protocol),
     ("begin_era", Kind::Internal),
     ("begin_term", Kind::Internal),
     ("close", Kind::Protocol),
+    ("commits_were_lost", Kind::Protocol),
     ("end_hold", Kind::Internal),
     ("end_quarantine", Kind::Protocol),
     ("fence", Kind::Harmless),
