@@ -1,0 +1,196 @@
+//! A run: all scenarios, several at a time, and the report.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream;
+
+use crate::checks::Record;
+use crate::postgres::Server;
+use crate::rules::{Rule, Trouble, Violation};
+use crate::scenarios::{SCENARIOS, Scenario};
+use crate::stage::Stage;
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The command lines of the client. With several, the processes of a scenario take turns.
+    pub clients: Vec<Vec<String>>,
+    /// The ttl of all sessions.
+    pub ttl: Duration,
+    /// How much later than necessary something may happen.
+    pub slack: Duration,
+    /// How often each scenario runs.
+    pub rounds: u32,
+    /// Where the order of the scenarios and their pauses come from.
+    pub seed: u64,
+    /// How many scenarios run at a time.
+    pub at_a_time: usize,
+    /// How often a scenario is repeated if something did not happen in time.
+    pub attempts: u32,
+    /// Only scenarios whose names contain one of these; all if it is empty.
+    pub only: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            clients: Vec::new(),
+            ttl: Duration::from_secs(2),
+            slack: Duration::from_secs(1),
+            rounds: 1,
+            seed: 1,
+            at_a_time: 8,
+            attempts: 3,
+            only: Vec::new(),
+        }
+    }
+}
+
+/// What a run found.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// The rules that were broken, with the scenario and what was seen.
+    pub broken: BTreeMap<Rule, Vec<(&'static str, String)>>,
+    /// Rules that no scenario could check here, with the reason.
+    pub unchecked: BTreeMap<Rule, String>,
+    /// How many scenarios ran.
+    pub scenarios: usize,
+}
+
+impl Report {
+    /// Whether the client kept all rules that were checked.
+    pub fn is_clean(&self) -> bool {
+        self.broken.is_empty()
+    }
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (rule, all) in &self.broken {
+            writeln!(f, "BROKEN {rule}  {}", rule.sentence())?;
+            for (scenario, seen) in all {
+                writeln!(f, "    {scenario}: {seen}")?;
+            }
+        }
+        for (rule, why) in &self.unchecked {
+            writeln!(f, "not checked {rule}: {why}")?;
+        }
+        let kept = Rule::all().len() - self.broken.keys().filter(|rule| **rule != Rule::LINES).count()
+            - self.unchecked.len();
+        writeln!(f, "{} scenarios; {} rules broken, {kept} kept", self.scenarios, self.broken.len())
+    }
+}
+
+/// Runs the scenarios. An error is this program's own: the run says nothing about the client then.
+pub async fn conform(settings: Settings) -> anyhow::Result<Report> {
+    let settings = Arc::new(settings);
+    let server = Arc::new(tokio::task::spawn_blocking(start).await??);
+    let wanted = |scenario: &&Scenario| {
+        settings.only.is_empty() || settings.only.iter().any(|word| scenario.name.contains(word.as_str()))
+    };
+    let mut all: Vec<&Scenario> = SCENARIOS.iter().filter(wanted).collect();
+    let mut runs = Vec::new();
+    for round in 0..settings.rounds {
+        shuffle(&mut all, settings.seed + u64::from(round));
+        runs.extend(all.iter().copied());
+    }
+    let mut report = Report { scenarios: runs.len(), ..Report::default() };
+    let mut results = stream::iter(runs)
+        .map(|scenario| {
+            let (settings, server) = (Arc::clone(&settings), Arc::clone(&server));
+            async move { (scenario, repeat(scenario, settings, server).await) }
+        })
+        .buffer_unordered(settings.at_a_time.max(1));
+    while let Some((scenario, found)) = results.next().await {
+        let found = found.map_err(|error| error.context(format!("the scenario `{}`", scenario.name)))?;
+        for violation in found {
+            let all = report.broken.entry(violation.rule).or_default();
+            if !all.iter().any(|(name, _)| *name == scenario.name) {
+                all.push((scenario.name, violation.seen));
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// A server for the scenarios that need none of their own.
+fn start() -> anyhow::Result<Server> {
+    let server = Server::prepare()?;
+    server.launch()?;
+    Ok(server)
+}
+
+/// Orders the scenarios by a seed.
+fn shuffle(all: &mut [&Scenario], seed: u64) {
+    let mut state = seed;
+    for place in (1..all.len()).rev() {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let other = usize::try_from(state >> 33).unwrap_or_default() % (place + 1);
+        all.swap(place, other);
+    }
+}
+
+/// Runs a scenario, and again if all that was found can have come from a slow machine.
+async fn repeat(
+    scenario: &Scenario,
+    settings: Arc<Settings>,
+    server: Arc<Server>,
+) -> anyhow::Result<Vec<Violation>> {
+    let mut found = Vec::new();
+    for _ in 0..settings.attempts.max(1) {
+        found = once(scenario, Arc::clone(&settings), Arc::clone(&server)).await?;
+        let certain: Vec<Violation> = found.iter().filter(|violation| violation.certain).cloned().collect();
+        if !certain.is_empty() {
+            return Ok(certain);
+        }
+        if found.is_empty() {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+async fn once(
+    scenario: &Scenario,
+    settings: Arc<Settings>,
+    server: Arc<Server>,
+) -> anyhow::Result<Vec<Violation>> {
+    let server =
+        if scenario.own_server { Arc::new(tokio::task::spawn_blocking(start).await??) } else { server };
+    let mut stage = Stage::set(settings, server).await?;
+    let played = (scenario.play)(&mut stage).await;
+    let lines = stage.history.lock().clone();
+    let events = stage.events().await?;
+    let record = Record {
+        events: &events,
+        lines: &lines,
+        ttl: stage.ttl(),
+        slack: stage.slack(),
+        lease: scenario.lease,
+    };
+    let mut found = record.check();
+    match played {
+        Ok(()) => {}
+        Err(Trouble::Broken(violation)) => found.push(violation),
+        Err(Trouble::Own(error)) => return Err(error),
+    }
+    if std::env::var_os("LEADERGROUP_CONFORM_TRACE").is_some() && !found.is_empty() {
+        trace(scenario.name, &events, &lines);
+    }
+    Ok(found)
+}
+
+/// Prints everything that a scenario recorded.
+fn trace(name: &str, events: &[crate::audit::Event], lines: &[crate::process::Line]) {
+    let mut all: Vec<(Duration, String)> = Vec::new();
+    all.extend(events.iter().map(|event| (event.at(), format!("  {event:?}"))));
+    all.extend(lines.iter().map(|line| (line.at, format!("{} {:?} -> {:?}", line.who, line.command, line.answer))));
+    all.sort();
+    eprintln!("-- {name}");
+    for (at, text) in all {
+        eprintln!("{:10} {text}", at.as_millis());
+    }
+}

@@ -1,0 +1,117 @@
+//! The scenarios: each plays one fault, in a database of its own.
+
+mod connections;
+mod deaths;
+mod eras;
+mod keys;
+mod lease;
+mod requests;
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use leadergroup_lock::monotonic;
+
+use crate::process::Client;
+use crate::rules::Outcome;
+use crate::stage::Stage;
+
+/// A scenario.
+pub(crate) struct Scenario {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// The rule that a client breaks if it holds a key for longer than its lease.
+    pub(crate) lease: u8,
+    /// Whether it does things to its server that others must not notice.
+    pub(crate) own_server: bool,
+    /// What happens.
+    pub(crate) play: for<'a> fn(&'a mut Stage) -> BoxFuture<'a, Outcome>,
+}
+
+impl std::fmt::Debug for Scenario {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// The names of all scenarios.
+pub fn names() -> Vec<&'static str> {
+    SCENARIOS.iter().map(|scenario| scenario.name).collect()
+}
+
+macro_rules! scenario {
+    ($name:literal, $play:path) => {
+        Scenario { name: $name, lease: 1, own_server: false, play: |stage| Box::pin($play(stage)) }
+    };
+    ($name:literal, $play:path, on its own server) => {
+        Scenario { name: $name, lease: 1, own_server: true, play: |stage| Box::pin($play(stage)) }
+    };
+}
+
+/// All scenarios.
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    scenario!("one after the other", keys::one_after_the_other),
+    scenario!("a queue", keys::a_queue),
+    scenario!("an outage", lease::an_outage),
+    scenario!("a late grant", lease::a_late_grant),
+    scenario!("a killed holder", deaths::a_killed_holder),
+    scenario!("a paused holder", deaths::a_paused_holder),
+    scenario!("a session that is marked dead", deaths::a_marked_session),
+    scenario!("a single try", deaths::a_single_try),
+    scenario!("an outage for all", deaths::an_outage_for_all),
+    scenario!("a new era", eras::a_new_era),
+    scenario!("a lost grant", eras::a_lost_grant),
+    scenario!("an answer from an old primary", eras::an_old_answer),
+    scenario!("a delay", requests::a_delay),
+    scenario!("an unknown verdict", requests::an_unknown_verdict),
+    scenario!("a newer schema", requests::a_newer_schema),
+    scenario!("lost answers", connections::lost_answers),
+    scenario!("closed connections", connections::closed_connections),
+    scenario!("a restart of the database", connections::a_restart, on its own server),
+    scenario!("a promoted standby", eras::a_promotion, on its own server),
+];
+
+/// Asks again whether the client holds the key, until it does not, or until this time on the clock.
+async fn held_until(client: &mut Client, key: &str, end: Duration) -> Outcome<bool> {
+    while client.held(key).await?.is_some() {
+        if monotonic() >= end {
+            return Ok(true);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(false)
+}
+
+/// Tries until the key is granted, or until this time on the clock.
+async fn tried_until(client: &mut Client, key: &str, end: Duration) -> Outcome<Option<i64>> {
+    loop {
+        client.send(&format!("try {key}")).await?;
+        // A single try may observe others for their ttl.
+        if let Some(token) = crate::process::token(client.answer(end.saturating_sub(monotonic())).await?) {
+            return Ok(Some(token));
+        }
+        if monotonic() >= end {
+            return Ok(None);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Waits until the client has said that it lost the key, or until this time on the clock.
+async fn said_lost_until(client: &Client, key: &str, token: i64, end: Duration) -> bool {
+    while client.said_lost(key, token).is_none() {
+        if monotonic() >= end {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    true
+}
+
+/// Waits until the client has sent this many more heartbeats, or until this time on the clock.
+async fn heartbeats_until(stage: &Stage, client: &Client, more: i64, end: Duration) -> Outcome<bool> {
+    let count = format!("select count(*) from conform.event where what = 'beat' and who = '{}'", client.who);
+    let wanted = stage.number(&count).await? + more;
+    let sql = format!("select ({count}) >= {wanted}");
+    Ok(stage.becomes_true(&sql, end.saturating_sub(monotonic())).await?)
+}
