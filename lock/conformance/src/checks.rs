@@ -135,7 +135,7 @@ impl Record<'_> {
         let mut used: BTreeMap<Uuid, (Duration, &[String])> = BTreeMap::new();
         for line in self.lines.iter().filter(|line| matches!(line.command.first().map(String::as_str), Some("try" | "lock")))
         {
-            let mut own: BTreeMap<Option<Uuid>, BTreeSet<Uuid>> = BTreeMap::new();
+            let mut own: BTreeMap<Option<Uuid>, Uuid> = BTreeMap::new();
             let key = line.command.get(1).map(String::as_str);
             let asked = self.events.iter().filter(|event| {
                 event.what == "acquire"
@@ -146,16 +146,28 @@ impl Record<'_> {
             });
             for event in asked {
                 let Some(grant) = event.grant_id else { continue };
-                own.entry(event.session).or_default().insert(grant);
+                if let Some(former) = own.insert(event.session, grant).filter(|former| *former != grant)
+                    && line.command[0] == "lock"
+                    && !self.is_over(former, event)
+                {
+                    found.push(Violation::wrong(Rule(19), "one request was repeated with another grant_id"));
+                }
                 let first = used.entry(grant).or_insert((line.asked, &line.command));
                 if first.0 != line.asked && first.1 == line.command {
                     found.push(Violation::wrong(Rule(19), "two requests had the same grant_id"));
                 }
             }
-            if line.command[0] == "lock" && own.values().any(|grants| grants.len() > 1) {
-                found.push(Violation::wrong(Rule(19), "one request was repeated with another grant_id"));
-            }
         }
+    }
+
+    /// Whether a request had been given up, or its term had ended, before this event.
+    fn is_over(&self, request: Uuid, before: &Event) -> bool {
+        let term = self.events.iter().find(|event| event.what == "grant" && event.grant_id == Some(request));
+        self.events.iter().filter(|event| event.at() <= before.at()).any(|event| {
+            event.what == "give_up" && event.grant_id == Some(request)
+                || event.what == "end"
+                    && term.is_some_and(|term| (&term.key, term.token) == (&event.key, event.token))
+        })
     }
 
     fn answer(&self, line: &Line) -> Option<Violation> {
@@ -182,7 +194,8 @@ impl Record<'_> {
 
     /// The last heartbeat of this session that had reached the server by this time.
     fn last_heartbeat(&self, session: Option<Uuid>, until: Duration) -> Option<Duration> {
-        let beats = self.events.iter().filter(|event| event.is_heartbeat() && event.session == session);
+        let counts = |event: &&Event| event.is_heartbeat() || event.what == "register";
+        let beats = self.events.iter().filter(counts).filter(|event| event.session == session);
         beats.map(Event::at).filter(|at| *at <= until).max()
     }
 

@@ -211,10 +211,11 @@ impl Shared {
 }
 
 /// One connection; when either side or a fault ends it, both sides are closed.
-async fn serve(client: TcpStream, shared: Arc<Shared>) {
+async fn serve(mut client: TcpStream, shared: Arc<Shared>) {
     if shared.refuses.load(Ordering::SeqCst) {
         return;
     }
+    let Ok(first) = startup(&mut client).await else { return };
     shared.gone_its_way(Instant::now()).await;
     shared.thawed().await;
     let to = shared.to.lock().clone();
@@ -222,21 +223,33 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) {
     let (client_in, client_out) = client.into_split();
     let swallow = Mutex::new(None);
     tokio::select! {
-        _ = requests(client_in, server_out, &shared, &swallow) => {}
+        _ = requests(first, client_in, server_out, &shared, &swallow) => {}
         _ = answers(server_in, client_out, &shared, &swallow) => {}
+    }
+}
+
+/// Reads the first message, which has no type. Requests for encryption are refused, so that all else can be read.
+async fn startup(client: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+    const SSL: [u8; 4] = 80_877_103_u32.to_be_bytes();
+    const GSS: [u8; 4] = 80_877_104_u32.to_be_bytes();
+    loop {
+        let mut message = client.read_u32().await?.to_be_bytes().to_vec();
+        read_rest(client, &mut message).await?;
+        if !matches!(message.get(4..8), Some(code) if code == SSL || code == GSS) {
+            return Ok(message);
+        }
+        client.write_all(b"N").await?;
     }
 }
 
 /// Passes requests on in batches: all messages up to the one that makes the server answer.
 async fn requests(
+    mut batch: Vec<u8>,
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     shared: &Shared,
     swallow: &Mutex<Option<Fault>>,
 ) -> std::io::Result<()> {
-    // The first message has no type.
-    let mut batch = from.read_u32().await?.to_be_bytes().to_vec();
-    read_rest(&mut from, &mut batch).await?;
     shared.gone_its_way(Instant::now()).await;
     to.write_all(&batch).await?;
     batch.clear();

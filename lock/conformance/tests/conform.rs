@@ -6,6 +6,9 @@ use leadergroup_lock_conformance::{Settings, conform};
 
 const RUST: &str = env!("CARGO_BIN_EXE_leadergroup-lock-rust-client");
 
+const PYTHON: &[&str] =
+    &["/usr/bin/python3", concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/python/lock.py")];
+
 fn settings(clients: &[&[&str]]) -> Settings {
     let clients =
         clients.iter().map(|client| client.iter().map(|&part| part.to_owned()).collect()).collect();
@@ -16,5 +19,11 @@ fn settings(clients: &[&[&str]]) -> Settings {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_rust_client_keeps_all_rules() {
     let report = conform(settings(&[&[RUST]])).await.unwrap();
+    assert!(report.is_clean(), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_python_client_keeps_all_rules() {
+    let report = conform(settings(&[PYTHON])).await.unwrap();
     assert!(report.is_clean(), "{report}");
 }

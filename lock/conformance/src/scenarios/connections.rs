@@ -5,7 +5,7 @@ use leadergroup_lock::monotonic;
 use crate::process::Answer;
 use crate::proxy::Fault;
 use crate::rules::{Outcome, late};
-use crate::scenarios::held_until;
+use crate::scenarios::{heartbeats_until, held_until};
 use crate::stage::Stage;
 
 pub(super) async fn lost_answers(stage: &mut Stage) -> Outcome {
@@ -62,6 +62,9 @@ pub(super) async fn a_restart(stage: &mut Stage) -> Outcome {
     waiter.send("lock k 600000").await?;
     if !stage.wait_for_waiters("k", 1).await? {
         return late(20, "a client waits for the key, and has no place in its queue");
+    }
+    if !heartbeats_until(stage, &holder, 2, monotonic() + ttl + slack).await? {
+        return late(6, "it sends no heartbeats");
     }
     let begin = monotonic();
     stage.server.kill()?;

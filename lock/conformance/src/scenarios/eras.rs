@@ -83,9 +83,7 @@ pub(super) async fn a_promotion(stage: &mut Stage) -> Outcome {
     stage.before = stage.events().await?;
     stage.server.kill()?;
     standby.launch()?;
-    std::fs::remove_file(standby.data().join("standby.signal"))?;
-    standby.stop()?;
-    standby.launch()?;
+    standby.psql("select pg_promote()")?;
     let port = standby.port();
     stage.server = Arc::new(standby);
     for client in [&holder, &waiter] {
