@@ -138,7 +138,7 @@ pub use query::{LONGEST_LIST, LockInfo, SessionInfo, Summary, TermInfo, WaiterIn
 pub use reason::{ClientError, Reason};
 pub use reassign::{Reassigned, Reassignment};
 pub use refusal::{Changed, Refusal};
-pub use schema::Health;
+pub use schema::{Health, install_sql};
 pub use settings::{ClientConfig, SessionConfig};
 pub use stats::LockStats;
 pub use store::Store;

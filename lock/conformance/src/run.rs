@@ -11,7 +11,7 @@ use crate::checks::Record;
 use crate::postgres::Server;
 use crate::rules::{Rule, Trouble, Violation};
 use crate::scenarios::{SCENARIOS, Scenario};
-use crate::stage::Stage;
+use crate::stage::{self, Stage};
 
 /// What to run.
 #[derive(Debug, Clone)]
@@ -32,6 +32,8 @@ pub struct Settings {
     pub attempts: u32,
     /// Only scenarios whose names contain one of these; all if it is empty.
     pub only: Vec<String>,
+    /// Whether all that was recorded in a scenario in which a rule was broken is printed to the standard error.
+    pub trace: bool,
 }
 
 impl Default for Settings {
@@ -45,6 +47,7 @@ impl Default for Settings {
             at_a_time: 8,
             attempts: 3,
             only: Vec::new(),
+            trace: false,
         }
     }
 }
@@ -87,7 +90,7 @@ impl std::fmt::Display for Report {
 /// Runs the scenarios. An error is this program's own: the run says nothing about the client then.
 pub async fn conform(settings: Settings) -> anyhow::Result<Report> {
     let settings = Arc::new(settings);
-    let server = Arc::new(tokio::task::spawn_blocking(start).await??);
+    let server = stage::server().await?;
     let wanted = |scenario: &&Scenario| {
         settings.only.is_empty() || settings.only.iter().any(|word| scenario.name.contains(word.as_str()))
     };
@@ -114,14 +117,6 @@ pub async fn conform(settings: Settings) -> anyhow::Result<Report> {
         }
     }
     Ok(report)
-}
-
-/// A server for the scenarios that need none of their own.
-fn start() -> anyhow::Result<Server> {
-    let server = Server::prepare()?;
-    server.trust()?;
-    server.launch()?;
-    Ok(server)
 }
 
 /// Orders the scenarios by a seed.
@@ -159,8 +154,7 @@ async fn once(
     settings: Arc<Settings>,
     server: Arc<Server>,
 ) -> anyhow::Result<Vec<Violation>> {
-    let server =
-        if scenario.own_server { Arc::new(tokio::task::spawn_blocking(start).await??) } else { server };
+    let server = if scenario.own_server { stage::server().await? } else { server };
     let mut stage = Stage::set(settings, server).await?;
     let played = (scenario.play)(&mut stage).await;
     let lines = stage.history.lock().clone();
@@ -178,7 +172,7 @@ async fn once(
         Err(Trouble::Broken(violation)) => found.push(violation),
         Err(Trouble::Own(error)) => return Err(error),
     }
-    if std::env::var_os("LEADERGROUP_CONFORM_TRACE").is_some() && !found.is_empty() {
+    if stage.settings.trace && !found.is_empty() {
         trace(scenario.name, &events, &lines);
     }
     Ok(found)

@@ -22,6 +22,34 @@ use crate::rules::{Outcome, Rule, Trouble, Violation};
 /// The password of all roles here.
 const PASSWORD: &str = "conform";
 
+/// The database that all others are copies of.
+const TEMPLATE: &str = "leadergroup";
+
+/// Starts a server, with the schema and the record in its template.
+pub(crate) async fn server() -> anyhow::Result<Arc<Server>> {
+    let start = || -> anyhow::Result<Server> {
+        let server = Server::prepare()?;
+        server.trust()?;
+        server.launch()?;
+        Ok(server)
+    };
+    let server = tokio::task::spawn_blocking(start).await??;
+    let mut admin = PgConnection::connect_with(&server.admin_of("postgres")).await?;
+    admin.execute(AssertSqlSafe(format!("create database {TEMPLATE}"))).await?;
+    let (port, socket) = (server.port(), server.socket());
+    let url = format!("postgres://{SUPERUSER}@localhost:{port}/{TEMPLATE}?host={}", socket.display());
+    let statement_timeout = Duration::from_secs(60);
+    let config = DatabaseConfig { url: url.into(), statement_timeout, ..DatabaseConfig::default() };
+    Store::new(&config)?.migrate().await?;
+    let mut inside = PgConnection::connect_with(&server.admin_of(TEMPLATE)).await?;
+    inside.execute(include_str!("audit.sql")).await.context("audit.sql")?;
+    inside.close().await?;
+    // The store's connections would keep others from copying the database.
+    let others = format!("select pg_terminate_backend(pid, 60000) from pg_stat_activity where datname = '{TEMPLATE}'");
+    admin.execute(AssertSqlSafe(others)).await?;
+    Ok(Arc::new(server))
+}
+
 /// A scenario's database and processes.
 #[derive(Debug)]
 pub(crate) struct Stage {
@@ -43,25 +71,9 @@ impl Stage {
     pub(crate) async fn set(settings: Arc<Settings>, server: Arc<Server>) -> anyhow::Result<Self> {
         let database = format!("conform_{}", Uuid::new_v4().simple());
         let mut admin = PgConnection::connect_with(&server.admin_of("postgres")).await?;
-        admin.execute(AssertSqlSafe(format!("create database {database}"))).await?;
-        let url = format!(
-            "postgres://{SUPERUSER}@localhost:{}/{database}?host={}",
-            server.port(),
-            server.socket().display()
-        );
-        let statement_timeout = Duration::from_secs(60);
-        let config = DatabaseConfig { url: url.into(), statement_timeout, ..DatabaseConfig::default() };
-        Store::new(&config)?.migrate().await?;
-        let stage = Self {
-            settings,
-            server,
-            database,
-            history: History::default(),
-            before: Vec::new(),
-            started: AtomicU32::new(0),
-        };
-        stage.admin().await?.execute(include_str!("audit.sql")).await.context("audit.sql")?;
-        Ok(stage)
+        admin.execute(AssertSqlSafe(format!("create database {database} template {TEMPLATE}"))).await?;
+        let (history, started) = (History::default(), AtomicU32::new(0));
+        Ok(Self { settings, server, database, history, before: Vec::new(), started })
     }
 
     /// The ttl of the clients.
@@ -153,6 +165,8 @@ impl Stage {
     /// Everything that was recorded, in the order of time.
     pub(crate) async fn events(&self) -> anyhow::Result<Vec<Event>> {
         let mut events = self.before.clone();
+        // Transactions of another server are others.
+        events.iter_mut().for_each(|event| event.tx = -event.tx);
         let mut admin = self.admin().await?;
         let new = Event::read(&mut admin).await?;
         events.extend(new.into_iter().filter(|event| !self.before.contains(event)));

@@ -13,7 +13,7 @@ fn settings(clients: &[&[&str]]) -> Settings {
     let clients =
         clients.iter().map(|client| client.iter().map(|&part| part.to_owned()).collect()).collect();
     let only = std::env::var("ONLY").map(|words| words.split(',').map(str::to_owned).collect());
-    Settings { clients, only: only.unwrap_or_default(), ..Settings::default() }
+    Settings { clients, only: only.unwrap_or_default(), trace: true, ..Settings::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]

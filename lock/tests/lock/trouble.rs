@@ -240,7 +240,7 @@ async fn many_programs_migrate_at_once() {
     for migration in migrations {
         migration.await.unwrap().unwrap();
     }
-    assert_eq!(database.number("select count(*) from leadergroup.schema_version").await, 6);
+    assert_eq!(database.number("select count(*) from leadergroup.schema_version").await, 7);
     assert_eq!(database.number("select count(*) from leadergroup.meta").await, 1);
 }
 
