@@ -16,7 +16,8 @@ const DUE: Statement = Statement {
 };
 const TERMS: Statement =
     Statement { name: "prune terms", sql: "select * from leadergroup.prune_terms($1, $2, $3, $4)" };
-const KEYS: Statement = Statement { name: "prune keys", sql: "select * from leadergroup.prune_keys($1, $2, $3)" };
+const KEYS: Statement =
+    Statement { name: "prune keys", sql: "select * from leadergroup.prune_keys($1, $2, $3)" };
 const SESSIONS: Statement =
     Statement { name: "prune sessions", sql: "select leadergroup.prune_sessions($1, $2) as removed" };
 const WAITERS: Statement =

@@ -55,7 +55,10 @@ pub struct ConformArgs {
 
 impl LockAloneCommand {
     /// Runs the command.
-    #[cfg_attr(not(feature = "conformance"), allow(clippy::unused_async, reason = "one of the commands waits"))]
+    #[cfg_attr(
+        not(feature = "conformance"),
+        allow(clippy::unused_async, reason = "one of the commands waits")
+    )]
     pub async fn run(&self) -> Answer {
         match self {
             Self::FenceSql => Answer { text: FENCE_SEEN_SQL.to_owned(), status: 0 },
@@ -81,8 +84,9 @@ async fn conform(args: &ConformArgs) -> Answer {
     };
     match leadergroup_lock_conformance::conform(settings).await {
         Ok(report) => Answer { text: report.to_string(), status: u8::from(!report.is_clean()) },
-        Err(error) => {
-            Answer { text: format!("the run failed, and says nothing about the client: {error:#}\n"), status: 2 }
-        }
+        Err(error) => Answer {
+            text: format!("the run failed, and says nothing about the client: {error:#}\n"),
+            status: 2,
+        },
     }
 }

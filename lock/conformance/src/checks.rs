@@ -75,17 +75,22 @@ impl Record<'_> {
                 found.push(Violation::wrong(Rule(27), format!("{names} in one transaction")));
             }
             if event.time_limit == "0" {
-                found.push(Violation::wrong(Rule(28), format!("{} ran with statement_timeout 0", event.what)));
+                found
+                    .push(Violation::wrong(Rule(28), format!("{} ran with statement_timeout 0", event.what)));
             }
             if event.sync == "off" && event.what != "wake" {
-                found.push(Violation::wrong(Rule(29), format!("{} ran with synchronous_commit off", event.what)));
+                found.push(Violation::wrong(
+                    Rule(29),
+                    format!("{} ran with synchronous_commit off", event.what),
+                ));
             }
         }
     }
 
     fn death_marks(&self, found: &mut Vec<Violation>) {
         for mark in self.of_clients().filter(|event| event.what == "mark_dead") {
-            let earlier = || self.events.iter().filter(|event| event.at() <= mark.at() && event.id != mark.id);
+            let earlier =
+                || self.events.iter().filter(|event| event.at() <= mark.at() && event.id != mark.id);
             let of_victim = |event: &&Event| event.session == mark.session;
             let last = earlier().filter(of_victim).filter(|event| event.is_heartbeat()).map(Event::at).max();
             let ttl = earlier().filter(of_victim).find(|event| event.what == "register").map(Event::millis);
@@ -93,13 +98,15 @@ impl Record<'_> {
             let begin = mark.at().saturating_sub(ttl);
             if last > begin + GRAIN {
                 let after = (mark.at().saturating_sub(last)).as_millis();
-                let seen = format!("a session with a ttl of {ttl:?} was marked dead {after} ms after its heartbeat");
+                let seen =
+                    format!("a session with a ttl of {ttl:?} was marked dead {after} ms after its heartbeat");
                 found.push(Violation::wrong(Rule(10), seen));
                 continue;
             }
             if let Some(era) = earlier().find(|event| event.what == "era" && event.at() > begin + GRAIN) {
                 let after = (mark.at().saturating_sub(era.at())).as_millis();
-                let seen = format!("a session with a ttl of {ttl:?} was marked dead {after} ms after an era began");
+                let seen =
+                    format!("a session with a ttl of {ttl:?} was marked dead {after} ms after an era began");
                 found.push(Violation::wrong(Rule(12), seen));
                 continue;
             }
@@ -112,7 +119,8 @@ impl Record<'_> {
             let longest = self.ttl.mul_f64(2.5 / 3.0) + self.slack;
             let gap = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default();
             if gap > longest {
-                let seen = format!("a session was marked dead after {} ms without an answer", gap.as_millis());
+                let seen =
+                    format!("a session was marked dead after {} ms without an answer", gap.as_millis());
                 found.push(Violation::wrong(Rule(11), seen));
             }
         }
@@ -120,11 +128,13 @@ impl Record<'_> {
 
     fn quarantines(&self, found: &mut Vec<Violation>) {
         for end in self.of_clients().filter(|event| event.what == "end_quarantine") {
-            let begin = self.events.iter().find(|event| event.what == "era" && event.grant_id == end.grant_id);
+            let begin =
+                self.events.iter().find(|event| event.what == "era" && event.grant_id == end.grant_id);
             let Some(begin) = begin else { continue };
             let lasted = end.at().saturating_sub(begin.at());
             if lasted + GRAIN < end.millis() {
-                let seen = format!("a quarantine ended after {lasted:?}; the longest ttl is {:?}", end.millis());
+                let seen =
+                    format!("a quarantine ended after {lasted:?}; the longest ttl is {:?}", end.millis());
                 found.push(Violation::wrong(Rule(17), seen));
             }
         }
@@ -133,7 +143,10 @@ impl Record<'_> {
     /// The identifiers of requests: one for each request, for as long as it lasts.
     fn requests(&self, found: &mut Vec<Violation>) {
         let mut used: BTreeMap<Uuid, (Duration, &[String])> = BTreeMap::new();
-        for line in self.lines.iter().filter(|line| matches!(line.command.first().map(String::as_str), Some("try" | "lock")))
+        for line in self
+            .lines
+            .iter()
+            .filter(|line| matches!(line.command.first().map(String::as_str), Some("try" | "lock")))
         {
             let mut own: BTreeMap<Option<Uuid>, Uuid> = BTreeMap::new();
             let key = line.command.get(1).map(String::as_str);
@@ -212,7 +225,10 @@ impl Record<'_> {
         let end = self.end_of_lease(self.last_heartbeat(grant.session, line.at)?);
         (line.at > end + self.slack).then(|| {
             let late = (line.at - end).as_millis();
-            Violation::wrong(Rule(5), format!("it answered `granted {token}` {late} ms after the end of its lease"))
+            Violation::wrong(
+                Rule(5),
+                format!("it answered `granted {token}` {late} ms after the end of its lease"),
+            )
         })
     }
 
@@ -222,10 +238,15 @@ impl Record<'_> {
             return Some(Violation::wrong(Rule(24), seen));
         };
         let of_this_session = |event: &&Event| event.session == grant.session;
-        let dead = self.events.iter().filter(of_this_session).find(|event| {
-            event.what == "beat" && !event.is_heartbeat() && event.at() + self.slack < line.asked
-        });
+        let dead = self
+            .events
+            .iter()
+            .filter(of_this_session)
+            .find(|event| event.what == "beat" && !event.is_heartbeat() && event.at() < line.asked);
         if let Some(dead) = dead {
+            if dead.at() + self.slack > line.asked {
+                return None;
+            }
             let after = (line.asked - dead.at()).as_millis();
             let seen = format!("it answered `yes {token}` {after} ms after a heartbeat was answered `dead`");
             return Some(Violation::late(Rule(8), seen));
@@ -254,7 +275,8 @@ impl Record<'_> {
         let rule = if taken.is_some() { 15 } else { self.lease };
         (line.asked > end).then(|| {
             let late = (line.asked - end).as_millis();
-            let seen = format!("asked {late} ms after the end of its lease, it answered `yes {token}` for {key}");
+            let seen =
+                format!("asked {late} ms after the end of its lease, it answered `yes {token}` for {key}");
             Violation::wrong(Rule(rule), seen)
         })
     }
@@ -270,6 +292,7 @@ impl Record<'_> {
             }
             _ => None,
         })?;
+        self.grant(&line.who, key, held)?;
         let ended = self.events.iter().any(|event| {
             event.what == "end"
                 && event.key.as_deref() == Some(key)

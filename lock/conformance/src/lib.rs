@@ -8,6 +8,7 @@
 
 mod audit;
 mod checks;
+pub mod clock;
 pub mod postgres;
 mod process;
 pub mod proxy;
@@ -17,5 +18,5 @@ mod scenarios;
 mod stage;
 
 pub use rules::{Rule, Violation};
-pub use run::{Report, Settings, conform};
+pub use run::{Bench, Report, Settings, conform};
 pub use scenarios::names;

@@ -38,7 +38,12 @@ impl Server {
     pub fn prepare() -> Result<Self> {
         let initdb = as_server("initdb")?;
         Self::made_by(initdb, |initdb| {
-            initdb.args(["--auth-local=trust", "--auth-host=scram-sha-256", "--encoding=UTF8", "--no-locale"]);
+            initdb.args([
+                "--auth-local=trust",
+                "--auth-host=scram-sha-256",
+                "--encoding=UTF8",
+                "--no-locale",
+            ]);
             initdb.arg(format!("--username={SUPERUSER}"));
         })
     }
@@ -183,7 +188,14 @@ impl Server {
     /// Runs SQL as superuser in the database `postgres`.
     pub fn psql(&self, sql: &str) -> Result<()> {
         let mut psql = binary_command("psql")?;
-        psql.arg("-h").arg(self.socket()).args(["-p", &self.port.to_string(), "-U", SUPERUSER, "-d", "postgres"]);
+        psql.arg("-h").arg(self.socket()).args([
+            "-p",
+            &self.port.to_string(),
+            "-U",
+            SUPERUSER,
+            "-d",
+            "postgres",
+        ]);
         let output = psql.args(["-qX", "-v", "ON_ERROR_STOP=1", "-c", sql]).output()?;
         ensure!(output.status.success(), "psql: {}", String::from_utf8_lossy(&output.stderr));
         Ok(())
@@ -248,7 +260,8 @@ pub fn unprivileged() -> Result<Option<u32>> {
     }
     let output = Command::new("id").args(["-u", "postgres"]).output()?;
     let uid = String::from_utf8(output.stdout)?.trim().parse();
-    uid.map(Some).context("root cannot start PostgreSQL without the user `postgres` that PostgreSQL's package makes")
+    uid.map(Some)
+        .context("root cannot start PostgreSQL without the user `postgres` that PostgreSQL's package makes")
 }
 
 /// Runs a program of PostgreSQL as its user.

@@ -114,7 +114,13 @@ impl Client {
             while let Ok(Some(line)) = lines.next_line().await {
                 let (at, answer) = (monotonic(), Answer::parse(&line));
                 if matches!(answer, Answer::Lost(..)) {
-                    events.lock().push(Line { who: name.clone(), asked: at, at, command: Vec::new(), answer });
+                    events.lock().push(Line {
+                        who: name.clone(),
+                        asked: at,
+                        at,
+                        command: Vec::new(),
+                        answer,
+                    });
                 } else if sender.send((at, answer)).is_err() {
                     return;
                 }
@@ -139,7 +145,8 @@ impl Client {
         let Ok(received) = timeout(limit, self.answers.recv()).await else { return Ok(None) };
         let (at, answer) = received.unwrap_or((monotonic(), Answer::Gone));
         let (asked, command) = self.waiting.take().unwrap_or_default();
-        let line = Line { who: self.who.clone(), asked, at, command: command.clone(), answer: answer.clone() };
+        let line =
+            Line { who: self.who.clone(), asked, at, command: command.clone(), answer: answer.clone() };
         self.history.lock().push(line);
         match &answer {
             Answer::Unknown(line) => Err(Trouble::Broken(Violation::wrong(
@@ -201,14 +208,21 @@ impl Client {
     pub(crate) async fn close(&mut self) -> Outcome {
         match self.ask("close").await? {
             Answer::Ok => Ok(()),
-            answer => Err(Trouble::Broken(Violation::late(Rule::LINES, format!("to `close` it answered {answer:?}")))),
+            answer => Err(Trouble::Broken(Violation::late(
+                Rule::LINES,
+                format!("to `close` it answered {answer:?}"),
+            ))),
         }
     }
 
     /// When it said by itself that it lost this key.
     pub(crate) fn said_lost(&self, key: &str, token: i64) -> Option<Duration> {
         let lost = Answer::Lost(key.to_owned(), token);
-        self.history.lock().iter().find(|line| line.who == self.who && line.answer == lost).map(|line| line.at)
+        self.history
+            .lock()
+            .iter()
+            .find(|line| line.who == self.who && line.answer == lost)
+            .map(|line| line.at)
     }
 
     /// Sends it a signal.

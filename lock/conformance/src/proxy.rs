@@ -62,6 +62,14 @@ impl Backend {
     }
 }
 
+/// Which traffic is stopped. Answers are stopped only if requests are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Frozen {
+    No,
+    Requests,
+    Both,
+}
+
 /// A proxy. It listens on loopback until it is dropped.
 #[derive(Debug)]
 pub struct Proxy {
@@ -75,7 +83,7 @@ struct Shared {
     to: Mutex<Backend>,
     armed: Mutex<Option<Armed>>,
     fired: AtomicBool,
-    frozen: watch::Sender<bool>,
+    frozen: watch::Sender<Frozen>,
     latency: watch::Sender<Duration>,
     refuses: AtomicBool,
 }
@@ -98,7 +106,7 @@ impl Proxy {
             to: Mutex::new(to),
             armed: Mutex::default(),
             fired: AtomicBool::new(false),
-            frozen: watch::Sender::new(false),
+            frozen: watch::Sender::new(Frozen::No),
             latency: watch::Sender::new(Duration::ZERO),
             refuses: AtomicBool::new(false),
         });
@@ -153,7 +161,12 @@ impl Proxy {
 
     /// Stops all traffic in both directions, as if a cable was cut, or lets it through again.
     pub fn freeze(&self, frozen: bool) {
-        self.shared.frozen.send_replace(frozen);
+        self.shared.frozen.send_replace(if frozen { Frozen::Both } else { Frozen::No });
+    }
+
+    /// Lets answers through, and stops requests.
+    pub fn freeze_requests(&self) {
+        self.shared.frozen.send_replace(Frozen::Requests);
     }
 
     /// Makes the proxy close new connections at once, or accept them again.
@@ -192,9 +205,10 @@ impl Shared {
         }
     }
 
-    async fn thawed(&self) {
-        // The sender is in `self`, so there is no other end than this.
-        let _ = self.frozen.subscribe().wait_for(|frozen| !frozen).await;
+    /// Waits until traffic in this direction may pass.
+    async fn thawed(&self, direction: Frozen) {
+        // The sender is in `self`, so this has no other end.
+        let _ = self.frozen.subscribe().wait_for(|frozen| *frozen < direction).await;
     }
 
     /// Waits until the messages that arrived at this time have been passed on.
@@ -217,7 +231,7 @@ async fn serve(mut client: TcpStream, shared: Arc<Shared>) {
     }
     let Ok(first) = startup(&mut client).await else { return };
     shared.gone_its_way(Instant::now()).await;
-    shared.thawed().await;
+    shared.thawed(Frozen::Requests).await;
     let to = shared.to.lock().clone();
     let Ok((server_in, server_out)) = to.connect().await else { return };
     let (client_in, client_out) = client.into_split();
@@ -266,13 +280,13 @@ async fn requests(
             continue;
         }
         shared.gone_its_way(Instant::now()).await;
-        shared.thawed().await;
+        shared.thawed(Frozen::Requests).await;
         let executed = std::mem::take(&mut statements.executed);
         let fault = if executed.is_empty() { None } else { shared.next(&executed) };
         match fault {
             Some(Fault::RequestLost) => return Ok(()),
             Some(Fault::Freeze) => {
-                shared.frozen.send_replace(true);
+                shared.frozen.send_replace(Frozen::Both);
             }
             Some(fault @ (Fault::AnswerLost | Fault::Hang)) => *swallow.lock() = Some(fault),
             Some(Fault::Cut) | None => {}
@@ -349,7 +363,7 @@ async fn answers(
         message.extend(from.read_u32().await?.to_be_bytes());
         read_rest_after(&mut from, &mut message, 1).await?;
         shared.gone_its_way(came).await;
-        shared.thawed().await;
+        shared.thawed(Frozen::Both).await;
         let fault = *swallow.lock();
         match fault {
             None => to.write_all(&message).await?,

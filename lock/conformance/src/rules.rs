@@ -64,6 +64,8 @@ impl Violation {
 pub(crate) enum Trouble {
     /// The client broke a rule.
     Broken(Violation),
+    /// Something is missing on this machine.
+    Unchecked(String),
     /// This program failed: the scenario says nothing about the client.
     Own(anyhow::Error),
 }

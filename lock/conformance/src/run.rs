@@ -30,7 +30,7 @@ pub struct Settings {
     pub at_a_time: usize,
     /// How often a scenario is repeated if something did not happen in time.
     pub attempts: u32,
-    /// Only scenarios whose names contain one of these; all if it is empty.
+    /// Only scenarios with these names, or else those whose names contain one of these; all if it is empty.
     pub only: Vec<String>,
     /// Whether all that was recorded in a scenario in which a rule was broken is printed to the standard error.
     pub trace: bool,
@@ -57,8 +57,8 @@ impl Default for Settings {
 pub struct Report {
     /// The rules that were broken, with the scenario and what was seen.
     pub broken: BTreeMap<Rule, Vec<(&'static str, String)>>,
-    /// Rules that no scenario could check here, with the reason.
-    pub unchecked: BTreeMap<Rule, String>,
+    /// Scenarios that could not be played on this machine, with the reason.
+    pub skipped: BTreeMap<&'static str, String>,
     /// How many scenarios ran.
     pub scenarios: usize,
 }
@@ -78,21 +78,44 @@ impl std::fmt::Display for Report {
                 writeln!(f, "    {scenario}: {seen}")?;
             }
         }
-        for (rule, why) in &self.unchecked {
-            writeln!(f, "not checked {rule}: {why}")?;
+        for (scenario, why) in &self.skipped {
+            writeln!(f, "skipped: {scenario}: {why}")?;
         }
-        let gone = self.broken.keys().filter(|rule| **rule != Rule::LINES).count() + self.unchecked.len();
+        let gone = self.broken.keys().filter(|rule| **rule != Rule::LINES).count();
         let kept = Rule::all().len().saturating_sub(gone);
         writeln!(f, "{} scenarios; {} rules broken, {kept} kept", self.scenarios, self.broken.len())
     }
 }
 
-/// Runs the scenarios. An error is this program's own: the run says nothing about the client then.
+/// Starts a server, and runs the scenarios once. An error is this program's own: the run says nothing about the client.
 pub async fn conform(settings: Settings) -> anyhow::Result<Report> {
+    Bench::start().await?.conform(settings).await
+}
+
+/// A server for any number of runs.
+#[derive(Debug, Clone)]
+pub struct Bench(Arc<Server>);
+
+impl Bench {
+    /// Starts the server.
+    pub async fn start() -> anyhow::Result<Self> {
+        stage::server(&[]).await.map(Self)
+    }
+
+    /// Runs the scenarios.
+    pub async fn conform(&self, settings: Settings) -> anyhow::Result<Report> {
+        run(settings, Arc::clone(&self.0)).await
+    }
+}
+
+async fn run(settings: Settings, server: Arc<Server>) -> anyhow::Result<Report> {
     let settings = Arc::new(settings);
-    let server = stage::server().await?;
+    let is_named = |scenario: &Scenario| settings.only.iter().any(|name| scenario.name == name);
+    let is_meant =
+        |scenario: &Scenario| settings.only.iter().any(|word| scenario.name.contains(word.as_str()));
+    let some_are_named = SCENARIOS.iter().any(is_named);
     let wanted = |scenario: &&Scenario| {
-        settings.only.is_empty() || settings.only.iter().any(|word| scenario.name.contains(word.as_str()))
+        settings.only.is_empty() || if some_are_named { is_named(scenario) } else { is_meant(scenario) }
     };
     let mut all: Vec<&Scenario> = SCENARIOS.iter().filter(wanted).collect();
     let mut runs = Vec::new();
@@ -109,6 +132,12 @@ pub async fn conform(settings: Settings) -> anyhow::Result<Report> {
         .buffer_unordered(settings.at_a_time.max(1));
     while let Some((scenario, found)) = results.next().await {
         let found = found.map_err(|error| error.context(format!("the scenario `{}`", scenario.name)))?;
+        let Found::Broken(found) = found else {
+            if let Found::Unchecked(why) = found {
+                report.skipped.insert(scenario.name, why);
+            }
+            continue;
+        };
         for violation in found {
             let all = report.broken.entry(violation.rule).or_default();
             if !all.iter().any(|(name, _)| *name == scenario.name) {
@@ -130,31 +159,34 @@ fn shuffle(all: &mut [&Scenario], seed: u64) {
 }
 
 /// Runs a scenario, and again if all that was found can have come from a slow machine.
-async fn repeat(
-    scenario: &Scenario,
-    settings: Arc<Settings>,
-    server: Arc<Server>,
-) -> anyhow::Result<Vec<Violation>> {
+async fn repeat(scenario: &Scenario, settings: Arc<Settings>, server: Arc<Server>) -> anyhow::Result<Found> {
     let mut found = Vec::new();
     for _ in 0..settings.attempts.max(1) {
-        found = once(scenario, Arc::clone(&settings), Arc::clone(&server)).await?;
+        found = match once(scenario, Arc::clone(&settings), Arc::clone(&server)).await? {
+            Found::Broken(found) => found,
+            unchecked @ Found::Unchecked(_) => return Ok(unchecked),
+        };
         let certain: Vec<Violation> = found.iter().filter(|violation| violation.certain).cloned().collect();
         if !certain.is_empty() {
-            return Ok(certain);
+            return Ok(Found::Broken(certain));
         }
         if found.is_empty() {
             break;
         }
     }
-    Ok(found)
+    Ok(Found::Broken(found))
 }
 
-async fn once(
-    scenario: &Scenario,
-    settings: Arc<Settings>,
-    server: Arc<Server>,
-) -> anyhow::Result<Vec<Violation>> {
-    let server = if scenario.own_server { stage::server().await? } else { server };
+/// What a scenario showed.
+enum Found {
+    /// These rules were broken.
+    Broken(Vec<Violation>),
+    /// It could not be played.
+    Unchecked(String),
+}
+
+async fn once(scenario: &Scenario, settings: Arc<Settings>, server: Arc<Server>) -> anyhow::Result<Found> {
+    let server = if scenario.own_server { stage::server(&[]).await? } else { server };
     let mut stage = Stage::set(settings, server).await?;
     let played = (scenario.play)(&mut stage).await;
     let lines = stage.history.lock().clone();
@@ -170,19 +202,22 @@ async fn once(
     match played {
         Ok(()) => {}
         Err(Trouble::Broken(violation)) => found.push(violation),
+        Err(Trouble::Unchecked(why)) => return Ok(Found::Unchecked(why)),
         Err(Trouble::Own(error)) => return Err(error),
     }
     if stage.settings.trace && !found.is_empty() {
         trace(scenario.name, &events, &lines);
     }
-    Ok(found)
+    Ok(Found::Broken(found))
 }
 
 /// Prints everything that a scenario recorded.
 fn trace(name: &str, events: &[crate::audit::Event], lines: &[crate::process::Line]) {
     let mut all: Vec<(Duration, String)> = Vec::new();
     all.extend(events.iter().map(|event| (event.at(), format!("  {event:?}"))));
-    all.extend(lines.iter().map(|line| (line.at, format!("{} {:?} -> {:?}", line.who, line.command, line.answer))));
+    all.extend(
+        lines.iter().map(|line| (line.at, format!("{} {:?} -> {:?}", line.who, line.command, line.answer))),
+    );
     all.sort();
     eprintln!("-- {name}");
     for (at, text) in all {

@@ -26,9 +26,14 @@ const PASSWORD: &str = "conform";
 const TEMPLATE: &str = "leadergroup";
 
 /// Starts a server, with the schema and the record in its template.
-pub(crate) async fn server() -> anyhow::Result<Arc<Server>> {
-    let start = || -> anyhow::Result<Server> {
+pub(crate) async fn server(environment: &[(&str, String)]) -> anyhow::Result<Arc<Server>> {
+    let environment: Vec<_> =
+        environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+    let start = move || -> anyhow::Result<Server> {
         let server = Server::prepare()?;
+        for (name, value) in &environment {
+            server.set_environment(name, value);
+        }
         server.trust()?;
         server.launch()?;
         Ok(server)
@@ -45,7 +50,8 @@ pub(crate) async fn server() -> anyhow::Result<Arc<Server>> {
     inside.execute(include_str!("audit.sql")).await.context("audit.sql")?;
     inside.close().await?;
     // The store's connections would keep others from copying the database.
-    let others = format!("select pg_terminate_backend(pid, 60000) from pg_stat_activity where datname = '{TEMPLATE}'");
+    let others =
+        format!("select pg_terminate_backend(pid, 60000) from pg_stat_activity where datname = '{TEMPLATE}'");
     admin.execute(AssertSqlSafe(others)).await?;
     Ok(Arc::new(server))
 }
@@ -63,6 +69,8 @@ pub(crate) struct Stage {
     pub(crate) history: History,
     /// What was recorded on a server that is gone.
     pub(crate) before: Vec<Event>,
+    /// Everything that was recorded, if the server is gone at the end.
+    pub(crate) ended_with: Option<Vec<Event>>,
     started: AtomicU32,
 }
 
@@ -73,7 +81,7 @@ impl Stage {
         let mut admin = PgConnection::connect_with(&server.admin_of("postgres")).await?;
         admin.execute(AssertSqlSafe(format!("create database {database} template {TEMPLATE}"))).await?;
         let (history, started) = (History::default(), AtomicU32::new(0));
-        Ok(Self { settings, server, database, history, before: Vec::new(), started })
+        Ok(Self { settings, server, database, history, before: Vec::new(), ended_with: None, started })
     }
 
     /// The ttl of the clients.
@@ -138,7 +146,7 @@ impl Stage {
     }
 
     /// The same, with more variables in its environment.
-    pub(crate) async fn client_with(&self, environment: &[(String, String)]) -> Outcome<Client> {
+    pub(crate) async fn client_with(&self, environment: &[(&'static str, String)]) -> Outcome<Client> {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
         let who = format!("{}_{number}", self.database);
         self.sql(&format!("create role {who} login password '{PASSWORD}'")).await?;
@@ -164,6 +172,9 @@ impl Stage {
 
     /// Everything that was recorded, in the order of time.
     pub(crate) async fn events(&self) -> anyhow::Result<Vec<Event>> {
+        if let Some(events) = &self.ended_with {
+            return Ok(events.clone());
+        }
         let mut events = self.before.clone();
         // Transactions of another server are others.
         events.iter_mut().for_each(|event| event.tx = -event.tx);
@@ -200,7 +211,8 @@ impl Stage {
     /// Closes all connections of a process, on the server.
     pub(crate) async fn terminate(&self, client: &Client) -> anyhow::Result<()> {
         let who = &client.who;
-        self.sql(&format!("select pg_terminate_backend(pid) from pg_stat_activity where usename = '{who}'")).await
+        self.sql(&format!("select pg_terminate_backend(pid) from pg_stat_activity where usename = '{who}'"))
+            .await
     }
 
     /// How many requests wait for a key.

@@ -271,15 +271,16 @@ class Client:
             if self.now() >= end + patience:
                 self.give_up(session, key, grant)
                 return None
-            self.pause(answer)
+            self.pause(answer, end + patience)
 
     def note_delay(self, delays, answer):
         """R21: from the receipt of the first answer."""
         delays.setdefault(answer.token, self.now() + answer.delay_ms / 1000)
 
-    def pause(self, answer):
+    def pause(self, answer, end):
         """R20: until the next time to ask."""
-        self.closing.wait(self.interval / 4 if answer is None or answer.verdict == "busy" else self.interval)
+        soon = answer is None or answer.verdict not in ("waiting", "held", "delayed", "quarantine")
+        self.closing.wait(min(self.interval / 4 if soon else self.interval, max(0.0, end - self.now())))
 
     def ask(self, session, key, grant, queue, sat_out):
         request = {"key": key, "grant_id": str(grant), "uid": str(session.id), "namespace": "program",

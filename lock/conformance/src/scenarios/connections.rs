@@ -51,7 +51,9 @@ pub(super) async fn closed_connections(stage: &mut Stage) -> Outcome {
     }
     match waiter.answer_within(ttl * 2 + slack).await? {
         Some(Answer::Granted(_)) => Ok(()),
-        answer => late(30, format!("the connections of a waiting client were closed; it answered {answer:?}")),
+        answer => {
+            late(30, format!("the connections of a waiting client were closed; it answered {answer:?}"))
+        }
     }
 }
 
@@ -78,6 +80,8 @@ pub(super) async fn a_restart(stage: &mut Stage) -> Outcome {
     }
     match waiter.answer_within(ttl * 4 + slack).await? {
         Some(Answer::Granted(_)) => Ok(()),
-        answer => late(30, format!("the database was restarted under a waiting client; it answered {answer:?}")),
+        answer => {
+            late(30, format!("the database was restarted under a waiting client; it answered {answer:?}"))
+        }
     }
 }

@@ -61,7 +61,10 @@ pub(super) async fn an_old_answer(stage: &mut Stage) -> Outcome {
     match client.answer_within(ttl).await? {
         None => {}
         Some(Answer::Granted(token)) => {
-            return wrong(16, format!("it answered `granted {token}`, in another era than that of its heartbeats"));
+            return wrong(
+                16,
+                format!("it answered `granted {token}`, in another era than that of its heartbeats"),
+            );
         }
         Some(answer) => return late(16, format!("after a grant of another era it answered {answer:?}")),
     }
@@ -90,7 +93,9 @@ pub(super) async fn a_promotion(stage: &mut Stage) -> Outcome {
         client.proxy.lead_to(Backend::Port(port));
     }
     stage
-        .sql(&format!("select conform.note(conform.uptime(), 'on', 'end', null, key => 'k', token => {token})"))
+        .sql(&format!(
+            "select conform.note(conform.uptime(), 'on', 'end', null, key => 'k', token => {token})"
+        ))
         .await?;
     waiter.send("lock k 600000").await?;
     held_until(&mut holder, "k", monotonic() + ttl * 2).await?;

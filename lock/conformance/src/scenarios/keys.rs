@@ -65,7 +65,8 @@ pub(super) async fn one_after_the_other(stage: &mut Stage) -> Outcome {
 pub(super) async fn a_queue(stage: &mut Stage) -> Outcome {
     let (ttl, slack) = (stage.ttl(), stage.slack());
     let mut holder = stage.client().await?;
-    let (mut short, mut next, mut last) = (stage.client().await?, stage.client().await?, stage.client().await?);
+    let (mut short, mut next, mut last) =
+        (stage.client().await?, stage.client().await?, stage.client().await?);
     let token = holder.take("k").await?;
     short.send(&format!("lock k {}", ttl.as_millis())).await?;
     next.send("lock k 600000").await?;
@@ -96,7 +97,10 @@ pub(super) async fn a_queue(stage: &mut Stage) -> Outcome {
         return late(25, "a key that it held was not released");
     }
     let Some(Answer::Granted(second)) = next.answer_within(ttl + slack).await? else {
-        return late(20, format!("the next in the queue did not learn within {:?} that it has the key", ttl + slack));
+        return late(
+            20,
+            format!("the next in the queue did not learn within {:?} that it has the key", ttl + slack),
+        );
     };
     if last.answer_within(Duration::ZERO).await?.is_some() {
         return late(20, "the last in the queue was answered before the key was released");

@@ -25,7 +25,10 @@ pub(super) async fn an_outage(stage: &mut Stage) -> Outcome {
         return Ok(());
     }
     if !said_lost_until(&client, "k", token, cut + ttl + slack).await {
-        return late(4, format!("it did not say within {:?} after the cut that it lost the key", ttl + slack));
+        return late(
+            4,
+            format!("it did not say within {:?} after the cut that it lost the key", ttl + slack),
+        );
     }
     client.proxy.freeze(false);
     if !heartbeats_until(stage, &client, 2, monotonic() + ttl * 2 + slack).await? {
@@ -66,6 +69,15 @@ pub(super) async fn a_late_grant(stage: &mut Stage) -> Outcome {
         sleep(Duration::from_millis(10)).await;
     }
     sleep(ttl * 2).await;
+    client.proxy.freeze_requests();
+    // No heartbeat has reached the database since.
+    match client.answer_within(ttl / 2).await? {
+        None => {}
+        Some(Answer::Granted(token)) => {
+            return wrong(5, format!("it answered `granted {token}` after the end of its lease"));
+        }
+        Some(answer) => return late(31, format!("after an outage during `acquire` it answered {answer:?}")),
+    }
     client.proxy.freeze(false);
     match client.answer_within(ttl * 5 + slack).await? {
         Some(Answer::Granted(_)) => Ok(()),

@@ -1,5 +1,6 @@
 //! The scenarios: each plays one fault, in a database of its own.
 
+mod clocks;
 mod connections;
 mod deaths;
 mod eras;
@@ -68,6 +69,13 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario!("lost answers", connections::lost_answers),
     scenario!("closed connections", connections::closed_connections),
     scenario!("a restart of the database", connections::a_restart, on its own server),
+    Scenario {
+        name: "a clock that is set",
+        lease: 2,
+        own_server: false,
+        play: |stage| Box::pin(clocks::a_clock_that_is_set(stage)),
+    },
+    scenario!("a database whose clock is set", clocks::a_jump_of_the_database),
     scenario!("a promoted standby", eras::a_promotion, on its own server),
 ];
 

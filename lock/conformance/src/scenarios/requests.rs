@@ -55,7 +55,9 @@ pub(super) async fn an_unknown_verdict(stage: &mut Stage) -> Outcome {
     stage.be_honest().await?;
     match client.answer_within(ttl * 2 + slack).await? {
         Some(Answer::Granted(_)) => Ok(()),
-        answer => late(23, format!("after a verdict that does not exist yet it did not ask again: {answer:?}")),
+        answer => {
+            late(23, format!("after a verdict that does not exist yet it did not ask again: {answer:?}"))
+        }
     }
 }
 
