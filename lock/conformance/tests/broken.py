@@ -223,8 +223,9 @@ class Pedantic(lock.Client):
 class Floating(lock.Client):
     """Reads a token as some parsers of JSON do."""
 
-    def accept(self, session, key, answer):
-        return super().accept(session, key, answer._replace(token=int(float(answer.token))))
+    def ask(self, session, key, grant, queue, sat_out):
+        answer = super().ask(session, key, grant, queue, sat_out)
+        return answer._replace(token=answer.token and int(float(answer.token)))
 
 
 @breaks("R25")

@@ -105,7 +105,7 @@ pub(super) async fn an_outage_for_all(stage: &mut Stage) -> Outcome {
     waiter.proxy.freeze(false);
     let back = heartbeats_until(stage, &waiter, 2, monotonic() + ttl * 2 + slack).await?;
     // A client that observes wrongly marks the holder with one of these heartbeats.
-    sleep(ttl / 20).await;
+    sleep(ttl / 4).await;
     holder.proxy.freeze(false);
     if !back {
         return late(30, "it sends no heartbeats after the end of an outage");
