@@ -117,7 +117,7 @@ impl Record<'_> {
             times.sort();
             // Two and a half of the longest interval. A call may take long before it is answered.
             let longest = self.ttl.mul_f64(2.5 / 3.0) + self.slack;
-            let gap = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default();
+            let gap = times.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap_or_default();
             if gap > longest {
                 let seen =
                     format!("a session was marked dead after {} ms without an answer", gap.as_millis());
@@ -214,7 +214,7 @@ impl Record<'_> {
 
     /// When a lease ends that this heartbeat has begun, at the latest.
     fn end_of_lease(&self, heartbeat: Duration) -> Duration {
-        heartbeat + self.ttl - self.ttl / 5 + GRAIN
+        heartbeat + self.ttl.mul_f64(0.8) + GRAIN
     }
 
     fn granted(&self, line: &Line, key: &str, token: i64) -> Option<Violation> {
@@ -224,7 +224,7 @@ impl Record<'_> {
         };
         let end = self.end_of_lease(self.last_heartbeat(grant.session, line.at)?);
         (line.at > end + self.slack).then(|| {
-            let late = (line.at - end).as_millis();
+            let late = line.at.saturating_sub(end).as_millis();
             Violation::wrong(
                 Rule(5),
                 format!("it answered `granted {token}` {late} ms after the end of its lease"),
@@ -247,11 +247,11 @@ impl Record<'_> {
             if dead.at() + self.slack > line.asked {
                 return None;
             }
-            let after = (line.asked - dead.at()).as_millis();
+            let after = line.asked.saturating_sub(dead.at()).as_millis();
             let seen = format!("it answered `yes {token}` {after} ms after a heartbeat was answered `dead`");
             return Some(Violation::late(Rule(8), seen));
         }
-        let lost = |earlier: &&Line| {
+        let told = |earlier: &&Line| {
             let gone = Answer::Lost(key.to_owned(), token);
             let same_key = earlier.command.get(1).map(String::as_str) == Some(key);
             earlier.who == line.who
@@ -259,22 +259,22 @@ impl Record<'_> {
                 && (earlier.answer == gone
                     || earlier.answer == Answer::No && same_key && earlier.asked > grant.at())
         };
-        if self.lines.iter().any(|earlier| lost(&earlier)) {
+        if self.lines.iter().any(|earlier| told(&earlier)) {
             let seen = format!("it answered `yes {token}` for {key} after it had lost this token");
             return Some(Violation::wrong(Rule(3), seen));
         }
         // A term that was lost with commits is not renewed by heartbeats that follow.
-        let taken = self.events.iter().find(|event| {
+        let lost = self.events.iter().find(|event| {
             event.what == "end"
                 && event.key.as_deref() == Some(key)
                 && event.token == Some(token)
                 && !self.clients().contains(event.who.as_str())
         });
-        let until = taken.map_or(line.at, |taken| taken.at().min(line.at));
+        let until = lost.map_or(line.at, |lost| lost.at().min(line.at));
         let end = self.end_of_lease(self.last_heartbeat(grant.session, until)?);
-        let rule = if taken.is_some() { 15 } else { self.lease };
+        let rule = if lost.is_some() { 15 } else { self.lease };
         (line.asked > end).then(|| {
-            let late = (line.asked - end).as_millis();
+            let late = line.asked.saturating_sub(end).as_millis();
             let seen =
                 format!("asked {late} ms after the end of its lease, it answered `yes {token}` for {key}");
             Violation::wrong(Rule(rule), seen)

@@ -12,11 +12,15 @@ pub mod clock;
 pub mod postgres;
 mod process;
 pub mod proxy;
+mod report;
 mod rules;
 mod run;
 mod scenarios;
+mod settings;
 mod stage;
 
+pub use report::Report;
 pub use rules::{Rule, Violation};
-pub use run::{Bench, Report, Settings, conform};
+pub use run::{Bench, conform};
 pub use scenarios::names;
+pub use settings::Settings;

@@ -179,13 +179,13 @@ impl Client {
 
     /// `try KEY`: the token, if it was granted.
     pub(crate) async fn try_lock(&mut self, key: &str) -> Outcome<Option<i64>> {
-        self.ask(&format!("try {key}")).await.map(token)
+        self.ask(&format!("try {key}")).await.map(|answer| token(&answer))
     }
 
     /// Takes a key that is free.
     pub(crate) async fn take(&mut self, key: &str) -> Outcome<i64> {
         let answer = self.ask(&format!("try {key}")).await?;
-        token(answer.clone()).ok_or_else(|| {
+        token(&answer).ok_or_else(|| {
             let seen = format!("to `try {key}`, while the key was free, it answered {answer:?}");
             Trouble::Broken(Violation::late(Rule::LINES, seen))
         })
@@ -241,9 +241,9 @@ impl Client {
 }
 
 /// The token, if a key was granted.
-pub(crate) fn token(answer: Answer) -> Option<i64> {
+pub(crate) fn token(answer: &Answer) -> Option<i64> {
     match answer {
-        Answer::Granted(token) => Some(token),
+        Answer::Granted(token) => Some(*token),
         _ => None,
     }
 }

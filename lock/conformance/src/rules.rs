@@ -23,7 +23,7 @@ impl Rule {
 
     /// All rules of the protocol, in order.
     pub fn all() -> Vec<Self> {
-        (1..).map(Self).take_while(|rule| !rule.sentence().is_empty()).collect()
+        (1..=u8::MAX).map(Self).take_while(|rule| !rule.sentence().is_empty()).collect()
     }
 }
 

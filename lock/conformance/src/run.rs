@@ -1,6 +1,5 @@
-//! A run: all scenarios, several at a time, and the report.
+//! A run: all scenarios, several at a time.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,83 +8,11 @@ use futures::stream;
 
 use crate::checks::Record;
 use crate::postgres::Server;
-use crate::rules::{Rule, Trouble, Violation};
+use crate::report::Report;
+use crate::rules::{Trouble, Violation};
 use crate::scenarios::{SCENARIOS, Scenario};
+use crate::settings::Settings;
 use crate::stage::{self, Stage};
-
-/// What to run.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// The command lines of the client. With several, the processes of a scenario take turns.
-    pub clients: Vec<Vec<String>>,
-    /// The ttl of all sessions.
-    pub ttl: Duration,
-    /// How much later than necessary something may happen.
-    pub slack: Duration,
-    /// How often each scenario runs.
-    pub rounds: u32,
-    /// Where the order of the scenarios and their pauses come from.
-    pub seed: u64,
-    /// How many scenarios run at a time.
-    pub at_a_time: usize,
-    /// How often a scenario is repeated if something did not happen in time.
-    pub attempts: u32,
-    /// Only scenarios with these names, or else those whose names contain one of these; all if it is empty.
-    pub only: Vec<String>,
-    /// Whether all that was recorded in a scenario in which a rule was broken is printed to the standard error.
-    pub trace: bool,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            clients: Vec::new(),
-            ttl: Duration::from_secs(2),
-            slack: Duration::from_secs(1),
-            rounds: 1,
-            seed: 1,
-            at_a_time: 8,
-            attempts: 3,
-            only: Vec::new(),
-            trace: false,
-        }
-    }
-}
-
-/// What a run found.
-#[derive(Debug, Default)]
-pub struct Report {
-    /// The rules that were broken, with the scenario and what was seen.
-    pub broken: BTreeMap<Rule, Vec<(&'static str, String)>>,
-    /// Scenarios that could not be played on this machine, with the reason.
-    pub skipped: BTreeMap<&'static str, String>,
-    /// How many scenarios ran.
-    pub scenarios: usize,
-}
-
-impl Report {
-    /// Whether the client kept all rules that were checked.
-    pub fn is_clean(&self) -> bool {
-        self.broken.is_empty()
-    }
-}
-
-impl std::fmt::Display for Report {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (rule, all) in &self.broken {
-            writeln!(f, "BROKEN {rule}  {}", rule.sentence())?;
-            for (scenario, seen) in all {
-                writeln!(f, "    {scenario}: {seen}")?;
-            }
-        }
-        for (scenario, why) in &self.skipped {
-            writeln!(f, "skipped: {scenario}: {why}")?;
-        }
-        let gone = self.broken.keys().filter(|rule| **rule != Rule::LINES).count();
-        let kept = Rule::all().len().saturating_sub(gone);
-        writeln!(f, "{} scenarios; {} rules broken, {kept} kept", self.scenarios, self.broken.len())
-    }
-}
 
 /// Starts a server, and runs the scenarios once. An error is this program's own: the run says nothing about the client.
 pub async fn conform(settings: Settings) -> anyhow::Result<Report> {

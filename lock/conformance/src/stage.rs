@@ -12,12 +12,12 @@ use tokio::process::Command;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use crate::Settings;
 use crate::audit::Event;
 use crate::postgres::{SUPERUSER, Server};
 use crate::process::{Answer, Client, History};
 use crate::proxy::{Backend, Proxy};
 use crate::rules::{Outcome, Rule, Trouble, Violation};
+use crate::settings::Settings;
 
 /// The password of all roles here.
 const PASSWORD: &str = "conform";
@@ -43,7 +43,7 @@ pub(crate) async fn server(environment: &[(&str, String)]) -> anyhow::Result<Arc
     admin.execute(AssertSqlSafe(format!("create database {TEMPLATE}"))).await?;
     let (port, socket) = (server.port(), server.socket());
     let url = format!("postgres://{SUPERUSER}@localhost:{port}/{TEMPLATE}?host={}", socket.display());
-    let statement_timeout = Duration::from_secs(60);
+    let statement_timeout = Duration::from_mins(1);
     let config = DatabaseConfig { url: url.into(), statement_timeout, ..DatabaseConfig::default() };
     Store::new(&config)?.migrate().await?;
     let mut inside = PgConnection::connect_with(&server.admin_of(TEMPLATE)).await?;
@@ -177,7 +177,9 @@ impl Stage {
         }
         let mut events = self.before.clone();
         // Transactions of another server are others.
-        events.iter_mut().for_each(|event| event.tx = -event.tx);
+        for event in &mut events {
+            event.tx = -event.tx;
+        }
         let mut admin = self.admin().await?;
         let new = Event::read(&mut admin).await?;
         events.extend(new.into_iter().filter(|event| !self.before.contains(event)));

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::process::Command;
+
 use futures::StreamExt as _;
 use futures::stream;
 use leadergroup_lock_conformance::{Bench, Report, Rule, Settings};
@@ -75,6 +77,22 @@ async fn the_rust_client_keeps_all_rules() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_python_client_keeps_all_rules() {
     keeps_all_rules(&[PYTHON]).await;
+}
+
+/// Builds the client in Go.
+fn go() -> String {
+    let program = concat!(env!("CARGO_TARGET_TMPDIR"), "/go-client");
+    let mut build = Command::new("go");
+    build.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/go"));
+    let output = build.args(["build", "-o", program, "."]).output().expect("the tests need Go");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    program.to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_go_client_keeps_all_rules() {
+    let go = tokio::task::spawn_blocking(go).await.unwrap();
+    keeps_all_rules(&[&[&go]]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,7 @@ use leadergroup_lock::monotonic;
 use crate::clock::Clock;
 use crate::process::Answer;
 use crate::rules::{Outcome, Trouble, late, wrong};
-use crate::scenarios::{heartbeats_until, held_until, said_lost_until};
+use crate::scenarios::until::{heartbeats_until, held_until, said_lost_until};
 use crate::stage::{Stage, server};
 
 const DAY: i64 = 24 * 3600;

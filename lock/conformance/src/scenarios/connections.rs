@@ -5,7 +5,7 @@ use leadergroup_lock::monotonic;
 use crate::process::Answer;
 use crate::proxy::Fault;
 use crate::rules::{Outcome, late};
-use crate::scenarios::{heartbeats_until, held_until};
+use crate::scenarios::until::{heartbeats_until, held_until};
 use crate::stage::Stage;
 
 pub(super) async fn lost_answers(stage: &mut Stage) -> Outcome {
@@ -72,7 +72,7 @@ pub(super) async fn a_restart(stage: &mut Stage) -> Outcome {
     stage.server.kill()?;
     stage.server.launch()?;
     // On a slow machine the lease ends meanwhile.
-    if monotonic() - begin < ttl / 2 && !held_until(&mut holder, "k", monotonic() + ttl).await? {
+    if monotonic() < begin + ttl / 2 && !held_until(&mut holder, "k", monotonic() + ttl).await? {
         return late(30, "it lost a key because the database was restarted");
     }
     if holder.held("k").await?.is_some() && !holder.release("k").await? {

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::process::{Answer, token};
 use crate::rules::{Outcome, late, wrong};
-use crate::scenarios::{heartbeats_until, held_until, said_lost_until, tried_until};
+use crate::scenarios::until::{heartbeats_until, held_until, said_lost_until, tried_until};
 use crate::stage::Stage;
 
 pub(super) async fn a_killed_holder(stage: &mut Stage) -> Outcome {
@@ -85,7 +85,7 @@ pub(super) async fn a_single_try(stage: &mut Stage) -> Outcome {
     let mut client = stage.client().await?;
     client.send("try k").await?;
     let answer = client.answer(ttl * 3 + slack).await?;
-    match token(answer) {
+    match token(&answer) {
         Some(_) => Ok(()),
         None => late(14, "the holder was silent for twice its ttl, and a single try ended without the key"),
     }

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use crate::process::Answer;
 use crate::proxy::Backend;
 use crate::rules::{Outcome, late, wrong};
-use crate::scenarios::held_until;
+use crate::scenarios::until::held_until;
 use crate::stage::Stage;
 
 pub(super) async fn a_new_era(stage: &mut Stage) -> Outcome {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use leadergroup_lock::monotonic;
 
-use crate::process::Answer;
+use crate::process::{Answer, Client};
 use crate::rules::{Outcome, late, wrong};
-use crate::scenarios::held_until;
+use crate::scenarios::until::held_until;
 use crate::stage::Stage;
 
 /// The token before the first one here: the next one is odd and above 2^53, so no floating-point number has its value.
@@ -80,17 +80,7 @@ pub(super) async fn a_queue(stage: &mut Stage) -> Outcome {
     if short.answer(ttl).await? != Answer::Refused {
         return wrong(24, "a wait ended with the key, while another client held it");
     }
-    let who = &short.who;
-    let gone = format!(
-        "select not exists (
-             select from leadergroup.waiter as w join conform.event as e on e.session = w.session
-             join leadergroup.session as s on s.id = w.session
-             where e.what = 'register' and e.who = '{who}' and not s.dead
-         )"
-    );
-    if !stage.becomes_true(&gone, slack).await? {
-        return late(22, "after a wait that ended without the key, the request was still in the queue");
-    }
+    leaves_the_queue(stage, &short).await?;
     // From here on, only those who ask learn that the key is theirs.
     stage.forge("wake").await?;
     if !holder.release("k").await? {
@@ -108,15 +98,7 @@ pub(super) async fn a_queue(stage: &mut Stage) -> Outcome {
     if second <= token {
         return wrong(24, format!("the token {second} of a later term is not above {token}"));
     }
-    let woken = format!(
-        "select exists (
-             select from conform.event as r join conform.event as w on w.grant_id = r.grant_id and w.who = r.who
-             where r.what = 'release' and r.token = {token} and w.what = 'wake'
-         )"
-    );
-    if !stage.becomes_true(&woken, slack).await? {
-        return late(26, "a release named the next holder, and no `wake` followed");
-    }
+    wakes_the_next(stage, token).await?;
     stage.be_honest().await?;
     if !next.release("k").await? {
         return late(25, "a key that it held was not released");
@@ -125,4 +107,32 @@ pub(super) async fn a_queue(stage: &mut Stage) -> Outcome {
         Some(Answer::Granted(third)) if third > second => Ok(()),
         answer => late(20, format!("the last in the queue should have the key; it answered {answer:?}")),
     }
+}
+
+async fn leaves_the_queue(stage: &Stage, client: &Client) -> Outcome {
+    let gone = format!(
+        "select not exists (
+             select from leadergroup.waiter as w join conform.event as e on e.session = w.session
+             join leadergroup.session as s on s.id = w.session
+             where e.what = 'register' and e.who = '{}' and not s.dead
+         )",
+        client.who
+    );
+    if stage.becomes_true(&gone, stage.slack()).await? {
+        return Ok(());
+    }
+    late(22, "after a wait that ended without the key, the request was still in the queue")
+}
+
+async fn wakes_the_next(stage: &Stage, token: i64) -> Outcome {
+    let woken = format!(
+        "select exists (
+             select from conform.event as r join conform.event as w on w.grant_id = r.grant_id and w.who = r.who
+             where r.what = 'release' and r.token = {token} and w.what = 'wake'
+         )"
+    );
+    if stage.becomes_true(&woken, stage.slack()).await? {
+        return Ok(());
+    }
+    late(26, "a release named the next holder, and no `wake` followed")
 }

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use crate::process::Answer;
 use crate::proxy::Fault;
 use crate::rules::{Outcome, late, wrong};
-use crate::scenarios::{heartbeats_until, held_until, said_lost_until};
+use crate::scenarios::until::{heartbeats_until, held_until, said_lost_until};
 use crate::stage::Stage;
 
 pub(super) async fn an_outage(stage: &mut Stage) -> Outcome {

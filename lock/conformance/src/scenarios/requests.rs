@@ -4,7 +4,7 @@ use leadergroup_lock::monotonic;
 
 use crate::process::Answer;
 use crate::rules::{Outcome, late, wrong};
-use crate::scenarios::held_until;
+use crate::scenarios::until::held_until;
 use crate::stage::Stage;
 
 /// The last holder asked for a delay, and was marked dead.
