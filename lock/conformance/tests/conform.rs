@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::path::Path;
 use std::process::Command;
+use std::sync::OnceLock;
 
 use futures::StreamExt as _;
 use futures::stream;
@@ -60,12 +62,17 @@ async fn conform(clients: &[&[&str]], only: &[&str], attempts: u32) -> Report {
     let bench = BENCH.get_or_init(async || Bench::start().await.unwrap()).await;
     let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
     let clients = clients.iter().map(|client| owned(client)).collect();
-    let settings = Settings { clients, only: owned(only), attempts, trace: true, ..Settings::default() };
+    let only = owned(only);
+    let settings = Settings { clients, only, attempts, at_a_time: 24, trace: true, ..Settings::default() };
     bench.conform(settings).await.unwrap()
 }
 
 async fn keeps_all_rules(clients: &[&[&str]]) {
-    let report = conform(clients, &[], 3).await;
+    keeps_the_rules_of(clients, &[]).await;
+}
+
+async fn keeps_the_rules_of(clients: &[&[&str]], scenarios: &[&str]) {
+    let report = conform(clients, scenarios, 3).await;
     assert!(report.is_clean() && report.skipped.is_empty(), "{report}");
 }
 
@@ -79,13 +86,16 @@ async fn the_python_client_keeps_all_rules() {
     keeps_all_rules(&[PYTHON]).await;
 }
 
-/// Builds the client in Go.
+/// Builds the client in Go, once.
 fn go() -> String {
+    static BUILT: OnceLock<()> = OnceLock::new();
     let program = concat!(env!("CARGO_TARGET_TMPDIR"), "/go-client");
-    let mut build = Command::new("go");
-    build.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/go"));
-    let output = build.args(["build", "-o", program, "."]).output().expect("the tests need Go");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    BUILT.get_or_init(|| {
+        let mut build = Command::new("go");
+        build.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/go"));
+        let output = build.args(["build", "-o", program, "."]).output().expect("the tests need Go");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    });
     program.to_owned()
 }
 
@@ -95,9 +105,40 @@ async fn the_go_client_keeps_all_rules() {
     keeps_all_rules(&[&[&go]]).await;
 }
 
+/// Compiles the client in TypeScript, once. Beside its copy are the packages that it needs.
+fn typescript() -> String {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/typescript");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("typescript-client");
+    BUILT.get_or_init(|| {
+        std::fs::create_dir_all(&folder).unwrap();
+        for name in ["lock.ts", "package.json", "package-lock.json", "tsconfig.json"] {
+            std::fs::copy(sources.join(name), folder.join(name)).unwrap();
+        }
+        for arguments in [&["ci", "--prefer-offline", "--no-audit", "--no-fund"][..], &["run", "build"]] {
+            let npm = Command::new("npm")
+                .current_dir(&folder)
+                .args(arguments)
+                .output()
+                .expect("the tests need npm");
+            assert!(npm.status.success(), "{npm:?}");
+        }
+    });
+    folder.join("dist/lock.js").display().to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_typescript_client_keeps_all_rules() {
+    let typescript = tokio::task::spawn_blocking(typescript).await.unwrap();
+    keeps_all_rules(&[&["node", &typescript]]).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_in_several_languages_share_keys() {
-    keeps_all_rules(&[PYTHON, &[RUST]]).await;
+    let go = tokio::task::spawn_blocking(go).await.unwrap();
+    let scenarios = ["one after the other", "a queue", "a killed holder", "a paused holder", "a new era"];
+    let typescript = tokio::task::spawn_blocking(typescript).await.unwrap();
+    keeps_the_rules_of(&[PYTHON, &[RUST], &[&go], &["node", &typescript]], &scenarios).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
