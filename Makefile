@@ -9,7 +9,7 @@ SHELL := /bin/bash
 
 E2E := $(CARGO_TARGET_DIR)/debug/leadergroup-e2e
 TESTS := $(patsubst tests/%.rs,%,$(wildcard tests/*.rs)) \
-  $(notdir $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs agent/tests/*/main.rs lock/tests/*/main.rs)))
+  $(notdir $(patsubst %/main.rs,%,$(wildcard tests/*/main.rs agent/tests/*/main.rs lock/tests/*/main.rs)) conform)
 # With an existing cluster there is no test cluster to test.
 E2E_TESTS := $(if $(filter own,$(or $(LEADERGROUP_PROVIDER),own)),--test cluster) --test scenarios
 CRD := crds/leadergroups.yaml

@@ -32,6 +32,8 @@ need redis-tools command -v redis-check-rdb
 need postgresql exists '/usr/lib/postgresql/*/bin/initdb'
 need pgbouncer command -v pgbouncer
 need python3-psycopg /usr/bin/python3 -c 'import psycopg'
+need nodejs command -v node
+need npm command -v npm
 need prometheus command -v promtool
 need lua5.1 command -v lua5.1
 need faketime exists '/usr/lib/*/faketime/libfaketime.so.1'

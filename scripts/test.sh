@@ -42,7 +42,7 @@ step "the committed CRD is what the types say"
 
 step "building the tests"
 # Always the whole workspace, so that all steps use the same features of the dependencies and nothing is built twice.
-with_postgres=(blocking faults exec lock lock_cli migrate prometheus)
+with_postgres=(blocking conform faults exec lock lock_cli migrate prometheus)
 others=(--lib --bins --test=dependencies)
 for path in tests/*.rs tests/*/main.rs agent/tests/*/main.rs; do
   name=${path#*tests/}

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser as _;
 use leadergroup::cli::{
-    Cli, Command, ExecArgs, LockCommand, ReadyArgs, UninstallArgs, agent, crd_yaml, exec, explain, fence_sql,
+    Cli, Command, ExecArgs, LockArgs, LockCommand, ReadyArgs, UninstallArgs, agent, crd_yaml, exec, explain,
     guard, ready, start, uninstall,
 };
 use leadergroup::config::{Settings, SettingsArgs, in_settings};
@@ -68,13 +68,16 @@ fn perform(command: Command, status: &mut u8) -> Result<(), Failure> {
             *status = guard(&args);
             Ok(())
         }
-        Command::Lock(args) => match args.command.settings() {
-            Some(settings) => with_settings(settings, |settings| {
-                *status = block_on(lock(settings, args.command))?;
-                Ok(())
-            }),
-            None => print_out(&fence_sql()).map_err(Failure::Run),
-        },
+        Command::Lock(LockArgs { command: LockCommand::Alone(command) }) => block_on(async {
+            let answer = command.run().await;
+            *status = answer.status;
+            print_out(&answer.text)
+        })
+        .map_err(Failure::Run),
+        Command::Lock(args) => with_settings(args.command.settings().unwrap_or_default(), |settings| {
+            *status = block_on(lock(settings, args.command))?;
+            Ok(())
+        }),
         Command::Explain(args) => with_database_or_not(args.settings.clone(), |settings| {
             block_on(async {
                 let answer = explain(&args, &settings).await?;

@@ -5,7 +5,8 @@
 #[path = "../lock/tests/postgres/mod.rs"]
 mod postgres;
 
-use std::process::{Command, Output};
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use leadergroup_lock::{
@@ -263,4 +264,96 @@ async fn a_reader_that_stops_reading_is_no_error() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
+
+/// Runs a file as `psql` does.
+fn psql(database: &Database, file: &str) -> Output {
+    let mut command = Command::new("psql");
+    command.args(["--no-psqlrc", "--quiet", "--file=-", &database.url()]);
+    let mut child =
+        command.stdin(Stdio::piped()).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(file.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[tokio::test]
+async fn the_schema_as_one_file_is_the_one_that_migrate_makes() {
+    let output = Command::new(env!("CARGO_BIN_EXE_leadergroup"))
+        .env_clear()
+        .args(["lock", "install-sql"])
+        .output()
+        .unwrap();
+    let file = String::from_utf8(output.stdout).unwrap();
+    let (database, migrated) = (postgres::database().await, postgres::migrated().await.0);
+    // It may be run again.
+    for _ in 0..2 {
+        let done = psql(&database, &file);
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+    // All definitions, whatever their order.
+    let definitions = "select coalesce(sum(hashtextextended(d, 0) % 1000000007), 0)::bigint from (
+            select pg_get_functiondef(oid) from pg_proc where pronamespace = 'leadergroup'::regnamespace
+            union all
+            select attrelid::regclass || attname || atttypid || attnotnull from pg_attribute join pg_class as c
+            on c.oid = attrelid where relnamespace = 'leadergroup'::regnamespace and attnum > 0
+            union all
+            select indexdef from pg_indexes where schemaname = 'leadergroup'
+            union all
+            select pg_get_triggerdef(t.oid) from pg_trigger as t join pg_class as c on c.oid = tgrelid
+            where relnamespace = 'leadergroup'::regnamespace
+            union all
+            select version || '/' || works_with from leadergroup.schema_version
+        ) as all_definitions (d)";
+    assert_eq!(database.number(definitions).await, migrated.number(definitions).await);
+    let store = database.store();
+    assert_eq!(store.check().await.unwrap().verdict(), Ok(()));
+    store.migrate().await.unwrap();
+    assert_eq!(database.number(definitions).await, migrated.number(definitions).await);
+}
+
+#[tokio::test]
+async fn the_file_adds_the_steps_that_are_missing_and_changes_nothing_if_one_fails() {
+    let file = leadergroup_lock::install_sql();
+    let database = postgres::database().await;
+    let version = "select max(version)::bigint from leadergroup.schema_version";
+    // The first half of the steps, as an older program brings them along.
+    let (older, newer) = file.split_at(file.find("< 4 as missing").unwrap());
+    let older = older.rfind('\n').map(|end| &older[..end]).unwrap();
+    assert!(psql(&database, &format!("{older}\ncommit;")).status.success());
+    assert_eq!(database.number(version).await, 3);
+    let fails = format!("{}\nselect 1 / 0;\ncommit;\n", file.strip_suffix("commit;\n").unwrap());
+    assert!(!psql(&database, &fails).status.success());
+    assert_eq!(database.number(version).await, 3);
+    assert!(psql(&database, &file).status.success());
+    assert_eq!(database.store().check().await.unwrap().verdict(), Ok(()));
+    assert!(newer.contains("leadergroup.prune("));
+}
+
+#[test]
+fn conform_names_the_rule_that_a_client_breaks() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let run = |client: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_leadergroup"));
+        command.args([
+            "lock",
+            "conform",
+            "--only",
+            "a session that is marked dead",
+            "--",
+            "/usr/bin/python3",
+        ]);
+        let output = command.args(client).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (status, report) = run(&[&format!("{root}/lock/examples/python/lock.py")]);
+    assert_eq!(status, Some(0), "{report}");
+    assert!(report.contains("1 scenarios; 0 rules broken"), "{report}");
+    let (status, report) = run(&[&format!("{root}/lock/conformance/tests/broken.py"), "R9"]);
+    assert_eq!(status, Some(1), "{report}");
+    assert!(report.starts_with("BROKEN R9  After its session has died"), "{report}");
+    let output = Command::new(env!("CARGO_BIN_EXE_leadergroup"))
+        .args(["lock", "conform", "--", "/nowhere/client"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2), "it says nothing about a client that cannot be started");
 }

@@ -162,7 +162,7 @@ pub use reason::{ClientError, Reason};
 #[cfg(feature = "controller")]
 pub use reassign::{Reassigned, Reassignment};
 pub use refusal::{Changed, Refusal};
-pub use schema::Health;
+pub use schema::{Health, install_sql};
 pub use settings::{ClientConfig, SessionConfig};
 pub use stats::LockStats;
 pub use store::Store;

@@ -9,13 +9,14 @@ pub(crate) struct Migration {
 }
 
 /// All steps, one subject each; the first one creates version 1.
-pub(crate) const MIGRATIONS: [Migration; 6] = [
+pub(crate) const MIGRATIONS: [Migration; 7] = [
     Migration { sql: include_str!("migrations/0001_era.sql"), works_with: 1 },
     Migration { sql: include_str!("migrations/0002_sessions.sql"), works_with: 1 },
     Migration { sql: include_str!("migrations/0003_locks.sql"), works_with: 1 },
     Migration { sql: include_str!("migrations/0004_fence.sql"), works_with: 1 },
     Migration { sql: include_str!("migrations/0005_acquire.sql"), works_with: 1 },
     Migration { sql: include_str!("migrations/0006_release.sql"), works_with: 1 },
+    Migration { sql: include_str!("migrations/0007_prune.sql"), works_with: 1 },
 ];
 
 /// The version that this program brings along and needs.

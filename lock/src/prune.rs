@@ -9,17 +9,19 @@ use crate::jitter::portion_of;
 use crate::statement::{Bind, Row, Statement, get};
 use crate::{LockError, Store};
 
-/// Only one of the callers gets a row. If the last run is in the future, the server's clock has been put back since.
+/// Only one of the callers gets a row.
 const DUE: Statement = Statement {
     name: "begin pruning",
-    sql: "update leadergroup.meta set pruned_at = now() \
-          where pruned_at not between now() - $1 * interval '1 millisecond' and now() + $1 * interval '1 millisecond' \
-          returning set_config('synchronous_commit', 'local', true) is not null as due",
+    sql: "select true as due from leadergroup.begin_pruning($1) as due where due",
 };
-const TERMS: Statement = Statement { name: "prune terms", sql: include_str!("sql/prune_terms.sql") };
-const KEYS: Statement = Statement { name: "prune keys", sql: include_str!("sql/prune_keys.sql") };
-const SESSIONS: Statement = Statement { name: "prune sessions", sql: include_str!("sql/prune_sessions.sql") };
-const WAITERS: Statement = Statement { name: "prune waiters", sql: include_str!("sql/prune_waiters.sql") };
+const TERMS: Statement =
+    Statement { name: "prune terms", sql: "select * from leadergroup.prune_terms($1, $2, $3, $4)" };
+const KEYS: Statement =
+    Statement { name: "prune keys", sql: "select * from leadergroup.prune_keys($1, $2, $3)" };
+const SESSIONS: Statement =
+    Statement { name: "prune sessions", sql: "select leadergroup.prune_sessions($1, $2) as removed" };
+const WAITERS: Statement =
+    Statement { name: "prune waiters", sql: "select leadergroup.prune_waiters($1) as removed" };
 
 /// How many keys one statement looks at, and how many sessions or waiters it removes.
 const PAGE: i64 = 500;

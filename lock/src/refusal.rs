@@ -1,6 +1,6 @@
 //! Why a row was not changed.
 
-use crate::statement::{Row, get, unexpected};
+use crate::statement::{Row, get};
 use crate::{LockError, LockRow, SessionId};
 
 /// The answer to a change of one key that returns no other values.
@@ -50,7 +50,6 @@ pub(crate) fn refusal(row: &Row, verdict: &str) -> Result<Option<Refusal>, LockE
     Ok(Some(match verdict {
         "done" => return Ok(None),
         "dead" => Refusal::SessionDead,
-        "busy" | "fenced" | "forbidden" => Refusal::Busy,
         "missing" => Refusal::Missing,
         "tombstone" => Refusal::Tombstone,
         "changed" => Refusal::TokenChanged { row: None },
@@ -59,7 +58,8 @@ pub(crate) fn refusal(row: &Row, verdict: &str) -> Result<Option<Refusal>, LockE
         }
         "foreign" => Refusal::Foreign { group: get(row, "group_id")? },
         "newer" => Refusal::ProtocolNewer { protocol: get::<i32>(row, "protocol")?.unsigned_abs() },
-        other => return Err(unexpected("verdict", other)),
+        // `busy`, `fenced`, `forbidden`, and whatever a later version of the schema answers.
+        _ => Refusal::Busy,
     }))
 }
 

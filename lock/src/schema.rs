@@ -6,7 +6,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor as _, Row as _};
 use tokio::time::timeout;
 
-use crate::migrations::{MIGRATIONS, VERSION};
+use crate::migrations::{MIGRATIONS, Migration, VERSION};
 use crate::pool::Lane;
 use crate::pooler::Settings;
 use crate::statement::{Bind, Row, Statement, get};
@@ -23,6 +23,13 @@ const TABLE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Serialises migrations; any number, but the same in all versions.
 const MIGRATION_LOCK: i64 = 7_810_769_283_150_411_335;
+
+/// What says which steps have been applied.
+const BOOKKEEPING: &str = "create table if not exists leadergroup.schema_version (
+    version integer primary key,
+    works_with integer not null,
+    applied_at timestamptz not null default now()
+)";
 
 /// Reads the version.
 const READ_VERSION: Statement = Statement {
@@ -196,15 +203,7 @@ async fn apply(connection: &mut PgConnection, settings: &Settings) -> Result<(),
     if !exists {
         transaction.execute("create schema leadergroup").await?;
     }
-    transaction
-        .execute(
-            "create table if not exists leadergroup.schema_version (
-                 version integer primary key,
-                 works_with integer not null,
-                 applied_at timestamptz not null default now()
-             )",
-        )
-        .await?;
+    transaction.execute(BOOKKEEPING).await?;
     let done: i32 = transaction
         .fetch_one("select coalesce(max(version), 0) from leadergroup.schema_version")
         .await?
@@ -220,4 +219,34 @@ async fn apply(connection: &mut PgConnection, settings: &Settings) -> Result<(),
             .await?;
     }
     transaction.commit().await
+}
+
+/// The whole schema as one file for psql, for databases that [`Store::migrate`] cannot reach. It applies the steps that
+/// are missing, in one transaction, and records them as `migrate` does.
+pub fn install_sql() -> String {
+    let mut file = format!(
+        "-- The schema of the leadergroup lock, version {VERSION}. Run it as the role that is to own the schema:\n\
+         --   psql --no-psqlrc --file=this-file DATABASE\n\
+         -- It applies the steps that are missing, in one transaction. `leadergroup migrate` does the same.\n\
+         \\set ON_ERROR_STOP on\n\
+         begin;\n\
+         select pg_advisory_xact_lock({MIGRATION_LOCK});\n\
+         {TABLE_LIMIT};\n\
+         select to_regnamespace('leadergroup') is null as missing \\gset\n\
+         \\if :missing\n\
+         create schema leadergroup;\n\
+         \\endif\n\
+         {BOOKKEEPING};\n"
+    );
+    for (version, Migration { sql, works_with }) in (1..).zip(&MIGRATIONS) {
+        file.push_str(&format!(
+            "\nselect coalesce(max(version), 0) < {version} as missing from leadergroup.schema_version \\gset\n\
+             \\if :missing\n\
+             {sql}\
+             insert into leadergroup.schema_version (version, works_with) values ({version}, {works_with});\n\
+             \\endif\n"
+        ));
+    }
+    file.push_str("\ncommit;\n");
+    file
 }

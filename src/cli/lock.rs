@@ -4,12 +4,12 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::check::{CheckArgs, check};
+use super::lock_alone::LockAloneCommand;
 use super::print::{Answer, OutputFormat, lines, pretty, table};
 use super::reassign::{ReassignArgs, ReassignError, reassign};
 use crate::config::SettingsArgs;
 use leadergroup_lock::{
-    Changed, FENCE_SEEN_SQL, Key, LONGEST_LIST, LockError, LockInfo, Refusal, Store, TermInfo, Token,
-    WaiterInfo,
+    Changed, Key, LONGEST_LIST, LockError, LockInfo, Refusal, Store, TermInfo, Token, WaiterInfo,
 };
 
 /// Arguments of `lock`.
@@ -35,8 +35,9 @@ pub enum LockCommand {
     Reassign(ReassignArgs),
     /// Check whether programs can use the locks: exit status 0 if they can
     Check(CheckArgs),
-    /// Print the SQL that installs the fence in a database other than the lock's
-    FenceSql,
+    /// A command that needs no database.
+    #[command(flatten)]
+    Alone(LockAloneCommand),
 }
 
 /// Arguments of `lock ls`.
@@ -145,7 +146,7 @@ impl LockCommand {
             | Self::Release(ReleaseArgs { settings, .. })
             | Self::Reassign(ReassignArgs { settings, .. })
             | Self::Check(CheckArgs { settings, .. }) => Some(settings.clone()),
-            Self::FenceSql => None,
+            Self::Alone(_) => None,
         }
     }
 
@@ -158,15 +159,10 @@ impl LockCommand {
             Self::Release(args) => release(args, store).await?,
             Self::Reassign(args) => reassign(args, store).await?,
             Self::Check(args) => return Ok(check(args, store).await),
-            Self::FenceSql => fence_sql(),
+            Self::Alone(command) => return Ok(command.run().await),
         };
         Ok(Answer { text, status: 0 })
     }
-}
-
-/// The output of `lock fence-sql`.
-pub fn fence_sql() -> String {
-    FENCE_SEEN_SQL.to_owned()
 }
 
 async fn list(args: &LsArgs, store: &Store) -> Result<String, LockCommandError> {

@@ -8,6 +8,7 @@ mod explain;
 mod group_name;
 mod guardian;
 mod lock;
+mod lock_alone;
 mod print;
 mod process_group;
 mod ready;
@@ -23,9 +24,10 @@ pub use crd::crd_yaml;
 pub use exec::{EXIT_LOST, EXIT_NOT_HELD, ExecArgs, ExecError, OnLost, exec};
 pub use explain::{ExplainArgs, explain};
 pub use guardian::{GuardianArgs, guard};
-pub use lock::{
-    HistoryArgs, LockArgs, LockCommand, LockCommandError, LsArgs, ReleaseArgs, ShowArgs, fence_sql,
-};
+pub use lock::{HistoryArgs, LockArgs, LockCommand, LockCommandError, LsArgs, ReleaseArgs, ShowArgs};
+#[cfg(feature = "conformance")]
+pub use lock_alone::ConformArgs;
+pub use lock_alone::LockAloneCommand;
 pub use print::{Answer, OutputFormat};
 pub use process_group::StartError;
 pub use ready::{NotReady, ReadyArgs, ready};

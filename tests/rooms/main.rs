@@ -194,7 +194,7 @@ fn the_plugin_is_built_without_the_crates_of_the_operator() {
 
 /// The sources of each crate.
 fn checked() -> impl Iterator<Item = Sources> {
-    ["src", "agent/src", "lock/src", "e2e/src"].into_iter().map(read)
+    ["src", "agent/src", "lock/src", "lock/conformance/src", "e2e/src"].into_iter().map(read)
 }
 
 #[test]

@@ -1,100 +1,420 @@
-import argparse, concurrent.futures, contextlib, functools, json, os, select, sys, threading, time, uuid
-import psycopg, psycopg.rows
-clock = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)  # Keeps running while the machine is suspended.
+"""A client of the lock in PostgreSQL, made to be copied. It needs Python 3.9 and psycopg 3.
 
-class Lock(contextlib.AbstractContextManager):
-    """One key, held once, by its own session, under the rules of ../../docs/sql-protocol.md."""
-    def __init__(self, url, key, wait=0.0, ttl=5.0):
-        self.url, self.key, self.wait, self.ttl, self.interval, self.end = url, key, wait, ttl, ttl / 5, clock() + wait
-        self.session, self.token, self.until, self.era, self.received = uuid.uuid4(), None, 0.0, None, 0.0
-        self.db, self.windows, self.watch, self.delays, self.sat_out, self.longest = None, {}, [], {}, None, 0
-        self.stop, self.acquired = threading.Event(), concurrent.futures.Future()  # Of the token, or of None.
-        self.thread = threading.Thread(target=self.run, daemon=True)  # Sends all SQL.
-        self.thread.start()
+It keeps to the rules of ../../docs/sql-protocol.md; R1, R2 and so on name them. Use it like this:
 
-    def __exit__(self, *_):
-        self.stop.set()
-        self.thread.join(2 * self.ttl)
+    client = Client("postgres://app@db.example/app", "worker-1", ttl=5.0)
+    token = client.lock("nightly-report", wait=60.0)
+    if token is not None:
+        while work_is_left() and client.held("nightly-report"):
+            do_a_step(token)  # Pass the token to every store that is written to.
+        client.release("nightly-report")
+    client.close()
+"""
 
-    def held(self):
-        """Whether no one else can have the key. Call it before each step of the work. A lost key stays lost."""
-        if clock() >= self.until:
-            self.token = None
-        return self.token is not None
+import json
+import sys
+import threading
+import time
+import uuid
 
-    def run(self):
-        while self.held() or not self.acquired.done():
+import psycopg
+from psycopg.rows import namedtuple_row
+
+VERSION = 6  # Of the schema that this client was written for.
+PATIENCE_MS, FORCE_MS = 200, 100
+STATEMENT_TIMEOUT_MS = 2000
+
+
+def clock():
+    """R2: cannot be set, and runs while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class TooNew(Exception):
+    """The schema is too new for this client."""
+
+
+class Connection:
+    """Runs one call a transaction, and connects again after each failure."""
+
+    def __init__(self, url):
+        self.url = url
+        self.db = None
+
+    def call(self, sql, *arguments):
+        try:
+            if self.db is None:
+                self.db = psycopg.connect(
+                    self.url, autocommit=True, row_factory=namedtuple_row, connect_timeout=2, tcp_user_timeout=2000,
+                    keepalives_idle=1, keepalives_interval=1,
+                    options=f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c synchronous_commit=local")  # R28, R29
+            return self.db.execute(sql, arguments).fetchall()
+        except psycopg.Error:
+            self.drop()  # R31: what was sent may still take effect, and its answer may come late.
+            raise
+
+    def drop(self):
+        if self.db is not None:
+            self.db.close()
+            self.db = None
+
+
+def is_temporary(error):
+    """R30."""
+    return error.sqlstate is None or error.sqlstate[:2] in ("08", "40", "53", "55", "57", "58") or \
+        error.sqlstate == "25006"
+
+
+class Held:
+    """A key that the session has been granted."""
+
+    def __init__(self, session, token):
+        self.session, self.token = session, token
+
+
+class Session:
+    """What is known of the own session. It never lives again: after its death there is another one."""
+
+    def __init__(self):
+        self.id = uuid.uuid4()  # R7
+        self.registered = False
+        self.beat = 0
+        self.until = 0.0  # The end of the lease.
+        self.era = None
+
+
+class Client:
+    """One session, with its heartbeat in a thread of its own. Keys are taken and released in the caller's thread."""
+
+    def __init__(self, url, name, ttl=5.0, on_lost=lambda key, token: None):
+        self.name, self.ttl, self.interval, self.on_lost = name, ttl, ttl / 5, on_lost  # R6
+        self.lock_of_state = threading.RLock()
+        self.session = Session()
+        self.keys = {}  # What is held, by key.
+        self.unused = []  # Terms that are lost, but that the table may still have: (session, key, token).
+        self.watched = set()  # The holders of keys that are waited for.
+        self.windows = {}  # Since when a state has not changed, as observed.
+        self.answered, self.quarantine = 0.0, None
+        self.closing = threading.Event()
+        self.failed = None
+        self.beats, self.work = Connection(url), Connection(url)
+        self.heartbeat()
+        for run in (self.send_heartbeats, self.watch_the_lease):
+            threading.Thread(target=run, daemon=True).start()
+
+    # The lease.
+
+    def has_lease(self, session):
+        return session is self.session and self.now() < session.until  # R1
+
+    def now(self):
+        return clock()
+
+    def held(self, key):
+        """The token, if no one else can have the key now. Call it before each step of the work."""
+        with self.lock_of_state:
+            self.drop_what_is_lost()
+            held = self.keys.get(key)
+            return held.token if held else None
+
+    def drop_what_is_lost(self):
+        """R3: what the lease does not cover any more is lost, whatever the next heartbeat says."""
+        for key, held in list(self.keys.items()):
+            if not self.has_lease(held.session):
+                self.lose(key)
+
+    def lose(self, key):
+        held = self.keys.pop(key)
+        self.unused.append((held.session, key, held.token))
+        self.on_lost(key, held.token)  # R4
+
+    def watch_the_lease(self):
+        while not self.closing.wait(self.ttl / 50):
+            with self.lock_of_state:
+                self.drop_what_is_lost()
+
+    # The heartbeat.
+
+    def send_heartbeats(self):
+        while not self.closing.wait(self.interval):
             try:
-                self.db = self.db or psycopg.connect(
-                    self.url, autocommit=True, row_factory=psycopg.rows.namedtuple_row, connect_timeout=2,
-                    tcp_user_timeout=2000, keepalives_idle=1, keepalives_interval=1, options="-c statement_timeout=2s")
-                if self.stop.is_set():
-                    return self.close()
                 self.heartbeat()
-                if not self.acquired.done():
-                    self.ask()
-            except Exception as error:
-                self.db = self.db and self.db.close()  # Whether it took effect is unknown: repeat on a new one.
-                passing = isinstance(error, (psycopg.OperationalError, psycopg.InternalError))
-                if not self.acquired.done() and (not passing or clock() >= self.end + self.ttl):
-                    self.acquired.set_exception(error)
-            self.stop.wait(self.interval) and time.sleep(0.1)
+                self.end_unused_terms()
+            except TooNew as error:
+                self.stop(error)
+                return
+            except psycopg.Error as error:
+                if not is_temporary(error):
+                    print(f"heartbeat: {error}", file=sys.stderr)
+
+    def stop(self, error):
+        """R33: it keeps nothing, and takes nothing any more."""
+        self.failed = error
+        with self.lock_of_state:
+            self.session.until = 0.0
+            self.drop_what_is_lost()
 
     def heartbeat(self):
-        if self.until == 0:
-            self.db.execute("select leadergroup.register(%s, 'python', %s)", (self.session, round(self.ttl * 1000)))
-        sent, token = clock(), self.token
-        own, *others = self.db.execute(
-            "select *, (select token from leadergroup.lock where key = %s and session = %s) as token from "
-            "leadergroup.beat(%s, %s)", (self.key, self.session, self.session, self.watch)).fetchall()
-        now, gap = clock(), own.era_id != self.era or clock() - self.received > 2.5 * self.interval
-        if own.works_with > 6:
-            raise RuntimeError("the database's schema is too new for this program")
-        if own.dead or token and (token != own.token or not self.held()):
-            self.session, self.until = uuid.uuid4(), 0.0  # Lost. Waiting continues with a new session.
+        session = self.session
+        if not session.registered:
+            self.beats.call("select leadergroup.register(%s, %s, %s)", session.id, self.name, round(self.ttl * 1000))
+            session.registered = True
+        sent = self.now()
+        rows = self.beats.call("select * from leadergroup.beat(%s, %s)", session.id, list(self.watched))
+        received = self.now()
+        own, others = rows[0], rows[1:]
+        if own.works_with > VERSION:
+            raise TooNew(f"the schema needs a client of version {own.works_with}")
+        if own.dead:
+            self.begin_another_session()
             return
-        self.until, self.era, self.received, self.longest = sent + 0.8 * self.ttl, own.era_id, now, own.longest_ttl_ms
-        seen = [("mark_dead(array[%s], array[%s::bigint])", o.ttl_ms, o.id, o.beat) for o in others if not o.dead]
-        seen += [("end_quarantine(%s)", own.longest_ttl_ms, own.era_id)] if own.quarantine else []
-        self.windows = {state: now if gap else self.windows.get(state, now) for state in seen}  # Unchanged since when.
-        for (function, ttl_ms, *args), since in self.windows.items():
-            if sent - since >= ttl_ms / 1000:
-                self.db.execute("select leadergroup." + function, args)
+        if own.era_id != session.era and session.era is not None:
+            self.compare_with_the_table(session)
+        with self.lock_of_state:
+            self.drop_what_is_lost()
+            session.beat, session.era = own.beat, own.era_id
+            session.until = sent + self.ttl - self.ttl / 5
+        self.observe(sent, received, own, others)
 
-    def ask(self):
-        request = dict(key=self.key, grant_id=str(self.session), uid=str(self.session), namespace="-", name="python",
-                       reason="asked for it", wait=self.wait > 0, sat_out=self.sat_out)
-        query = "select *, holder_silent_ms > 2 * holder_ttl_ms as silent from leadergroup.acquire(%s, %s, 200, 100)"
-        row = self.db.execute(query, (self.session, json.dumps([request]))).fetchone()
-        ttl_ms, delay_ms, self.watch = row.holder_ttl_ms or 0, row.delay_ms or 0, [row.holder_session]
-        if row.verdict == "delayed" and clock() >= self.delays.setdefault(row.token, clock() + delay_ms / 1000):
-            self.sat_out = row.token
-        lasts_ms = dict(held=row.silent and ttl_ms, delayed=delay_ms, quarantine=self.longest, busy=1).get(row.verdict)
-        patience = 3 * max(lasts_ms / 1000, self.ttl) if lasts_ms and not self.wait else 0  # Of a single try.
-        self.token = row.token if row.verdict == "granted" else None
-        if self.held():
-            self.acquired.set_result(row.token)
-        elif row.verdict in ("tombstone", "foreign", "newer", "full") or clock() >= self.end + patience:
-            self.close()
-            self.acquired.set_result(None)
+    def begin_another_session(self):
+        """R8, R9."""
+        with self.lock_of_state:
+            self.session = Session()
+            self.drop_what_is_lost()
+
+    def compare_with_the_table(self, session):
+        """R15, on the connection of the heartbeat. An error leaves the lease as it is."""
+        with self.lock_of_state:
+            keys = list(self.keys)
+        rows = self.beats.call(
+            "select key, token from leadergroup.lock where key = any (%s) and session = %s and holder_uid is not null",
+            keys, session.id)
+        present = {(row.key, row.token) for row in rows}
+        with self.lock_of_state:
+            for key in keys:
+                if key in self.keys and (key, self.keys[key].token) not in present:
+                    self.lose(key)
+
+    # The observation of others.
+
+    def observe(self, sent, received, own, others):
+        gap = received - self.answered > 2.5 * self.interval  # R11
+        era_changed = own.era_id != self.windows.get("era")  # R12
+        states = {("session", other.id): (other.beat, other.ttl_ms) for other in others if not other.dead}
+        if own.quarantine:
+            states[("quarantine", own.era_id)] = (0, own.longest_ttl_ms)
+        self.quarantine = own.longest_ttl_ms if own.quarantine else None
+        windows = {"era": own.era_id}
+        for name, state in states.items():
+            before = self.windows.get(name)
+            unchanged = before and before[0] == state and not self.must_restart(gap, era_changed)
+            windows[name] = before if unchanged else (state, received)
+        self.windows, self.answered = windows, received
+        for (kind, of), ((beat, ttl_ms), since) in [item for item in windows.items() if item[0] != "era"]:
+            if self.observed_for(sent, since) < ttl_ms / 1000:
+                continue
+            if kind == "session":
+                self.mark_dead(of, beat)  # R10, R13
+            else:
+                self.end_quarantine(of)  # R17, R18
+
+    def must_restart(self, gap, era_changed):
+        return gap or era_changed
+
+    def observed_for(self, sent, since):
+        return sent - since
+
+    def mark_dead(self, session, beat):
+        self.beats.call("select * from leadergroup.mark_dead(array[%s::uuid], array[%s::bigint])", session, beat)
+
+    def end_quarantine(self, era):
+        self.beats.call("select leadergroup.end_quarantine(%s)", era)
+
+    # Keys.
+
+    def try_lock(self, key):
+        """The token, or None. Takes longer if a silent holder, a delay or a quarantine has to be waited out (R14)."""
+        return self.request(key, wait=0.0, queue=False)
+
+    def lock(self, key, wait):
+        """Waits in the queue. The token, or None if the wait is over."""
+        return self.request(key, wait, queue=True)
+
+    def request(self, key, wait, queue):
+        end, grant, session = self.now() + wait, uuid.uuid4(), self.session  # R19
+        delays, sat_out, patience = {}, None, 0.0
+        while True:
+            if self.failed:
+                raise self.failed
+            if session is not self.session:  # R9
+                session, grant, sat_out = self.session, uuid.uuid4(), None
+            try:
+                answer = self.ask(session, key, grant, queue, sat_out)
+            except psycopg.Error as error:
+                if not is_temporary(error):
+                    raise
+                answer, patience = None, max(patience, self.ttl)
+            if answer and answer.verdict == "granted":
+                if self.accept(session, key, answer):
+                    return answer.token
+                patience = max(patience, self.ttl)
+            elif answer and answer.verdict in ("tombstone", "foreign", "newer", "full"):
+                self.give_up(session, key, grant)
+                return None
+            elif answer:
+                patience = max(patience, self.patience_for(answer, queue))
+                if answer.verdict == "delayed":
+                    self.note_delay(delays, answer)
+                    if self.now() >= delays[answer.token]:
+                        sat_out = answer.token
+                        continue
+            if self.now() >= end + patience:
+                self.give_up(session, key, grant)
+                return None
+            self.pause(answer, end + patience)
+
+    def note_delay(self, delays, answer):
+        """R21: from the receipt of the first answer."""
+        delays.setdefault(answer.token, self.now() + answer.delay_ms / 1000)
+
+    def pause(self, answer, end):
+        """R20: until the next time to ask."""
+        soon = answer is None or answer.verdict not in ("waiting", "held", "delayed", "quarantine")
+        self.closing.wait(min(self.interval / 4 if soon else self.interval, max(0.0, end - self.now())))
+
+    def ask(self, session, key, grant, queue, sat_out):
+        request = {"key": key, "grant_id": str(grant), "uid": str(session.id), "namespace": "program",
+                   "name": self.name, "reason": "asked for it", "wait": queue, "sat_out": sat_out}
+        rows = self.work.call("select * from leadergroup.acquire(%s, %s, %s, %s)", session.id, json.dumps([request]),
+                              PATIENCE_MS, FORCE_MS)
+        answer = rows[0]
+        with self.lock_of_state:
+            self.watched = {answer.holder_session} if answer.holder_session else set()
+        return answer
+
+    def accept(self, session, key, answer):
+        """R5, R16: a grant counts only under the lease, and in the era of the last heartbeat."""
+        with self.lock_of_state:
+            if not self.has_lease(session):
+                return False
+            if answer.era_id == session.era:
+                self.keys[key] = Held(session, answer.token)
+                return True
+        self.work.drop()
+        return False
+
+    def patience_for(self, answer, queue):
+        """For how much longer than asked a single try lasts, since it has to observe something (R14)."""
+        if queue:
+            return 0.0
+        if answer.verdict == "held" and answer.holder_ttl_ms and answer.holder_silent_ms > 2 * answer.holder_ttl_ms:
+            return answer.holder_ttl_ms / 1000 + 4 * self.interval
+        if answer.verdict == "delayed":
+            return answer.delay_ms / 1000 + 4 * self.interval
+        if answer.verdict == "quarantine":
+            return (self.quarantine or self.ttl * 1000) / 1000 + 4 * self.interval
+        return 0.0 if answer.verdict == "held" else self.ttl  # R23: soon, the answer will be another one.
+
+    def give_up(self, session, key, grant):
+        """R22. If no answer comes, the session is closed instead: that ends all that it may have been granted."""
+        for _ in range(3):
+            try:
+                rows = self.work.call("select * from leadergroup.give_up(%s, %s, %s)", session.id, key, grant)
+                self.wake(rows[0])
+                return
+            except psycopg.Error:
+                time.sleep(self.interval)
+        with self.lock_of_state:
+            if session is self.session:
+                session.until = 0.0
+        self.close_session(session, in_order=False)
+
+    def release(self, key):
+        """Ends the work's term. False if it was lost before."""
+        with self.lock_of_state:
+            token = self.held(key)
+            if token is None:
+                return False
+            session = self.keys.pop(key).session
+        while True:
+            try:
+                self.end_term(session, key, token)  # R25
+                return True
+            except psycopg.Error as error:
+                if not is_temporary(error) or not self.has_lease(session):
+                    self.unused.append((session, key, token))
+                    return False
+                time.sleep(self.interval / 4)
+
+    def end_term(self, session, key, token, connection=None):
+        release = json.dumps([{"key": key, "token": token, "reason": "released"}])
+        connection = connection or self.work
+        row = connection.call("select * from leadergroup.release(%s, %s)", session.id, release)[0]
+        self.wake(row, connection)
+
+    def wake(self, row, connection=None):
+        """R26."""
+        if row.next_session is not None:
+            try:
+                (connection or self.work).call("select leadergroup.wake(%s, %s)", row.next_session, row.next_grant)
+            except psycopg.Error:
+                pass  # It is only a hint.
+
+    def end_unused_terms(self):
+        """R25: with heartbeats, a term that is lost would keep the key from all others."""
+        while self.unused:
+            session, key, token = self.unused[0]
+            self.end_term(session, key, token, self.beats)
+            self.unused.pop(0)
 
     def close(self):
-        if self.held():
-            request = json.dumps([dict(key=self.key, token=self.token, reason="released")])
-            row = self.db.execute("select * from leadergroup.release(%s, %s)", (self.session, request)).fetchone()
-            if row.next_session:
-                self.db.execute("select leadergroup.wake(%s, %s)", (row.next_session, row.next_grant))
-        self.db.execute("select leadergroup.close(%s)", (self.session,))
+        self.closing.set()
+        with self.lock_of_state:
+            in_order = self.has_lease(self.session)
+        self.close_session(self.session, in_order)
+        self.work.drop()
+
+    def close_session(self, session, in_order):
+        for _ in range(3):
+            try:
+                self.work.call("select leadergroup.close(%s, %s)", session.id, in_order)
+                return
+            except psycopg.Error:
+                time.sleep(self.interval / 4)
+
+
+def main(client_class=Client):
+    """The lines of ../../docs/conformance.md."""
+    client = None
+    output = threading.Lock()
+
+    def say(*words):
+        with output:
+            print(*words, flush=True)
+
+    for line in sys.stdin:
+        command, *words = line.split()
+        try:
+            if command == "open":
+                url, name, ttl_ms = words
+                client = client_class(url, name, int(ttl_ms) / 1000, lambda key, token: say("lost", key, token))
+                say("ok")
+            elif command in ("try", "lock"):
+                token = client.try_lock(words[0]) if command == "try" else client.lock(words[0], int(words[1]) / 1000)
+                say("refused") if token is None else say("granted", token)
+            elif command == "held":
+                token = client.held(words[0])
+                say("no") if token is None else say("yes", token)
+            elif command == "release":
+                say("released" if client.release(words[0]) else "no")
+            elif command == "close":
+                client.close()
+                say("ok")
+            else:
+                say("error", "unknown command")
+        except Exception as error:
+            say("error", " ".join(str(error).split()))
+
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    for name, kind, default in ("url", str, None), ("key", str, None), ("--wait", float, 0), ("--ttl", float, 5):
-        parser.add_argument(name, type=kind, default=default)
-    with Lock(**vars(parser.parse_args())) as lock:
-        if token := lock.acquired.result():
-            print(f"held {token}", flush=True)
-        while lock.held():
-            if select.select([0], [], [], 0.05)[0] and not os.read(0, 65536) and lock.held():
-                sys.exit()
-        print("lost" if token else "not held", flush=True)
-        sys.exit(76 if token else 75)
+    main()

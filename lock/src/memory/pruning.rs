@@ -1,4 +1,4 @@
-//! Pruning, as `sql/prune_*.sql` do it.
+//! Pruning, as `migrations/0007_prune.sql` does it.
 
 use std::sync::Arc;
 

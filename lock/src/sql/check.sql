@@ -11,7 +11,8 @@ select current_setting('server_version') as server_version,
                         ('session', 'SELECT'), ('session', 'INSERT'), ('session', 'UPDATE'), ('session', 'DELETE'),
                         ('lock', 'SELECT'), ('lock', 'INSERT'), ('lock', 'UPDATE'), ('lock', 'DELETE'),
                         ('term', 'SELECT'), ('term', 'INSERT'), ('term', 'DELETE'), ('terms', 'SELECT'),
-                        ('waiter', 'SELECT'), ('waiter', 'INSERT'), ('waiter', 'DELETE')) as p (relation, privilege)
+                        ('waiter', 'SELECT'), ('waiter', 'INSERT'), ('waiter', 'UPDATE'), ('waiter', 'DELETE')
+                ) as p (relation, privilege)
            join pg_class as c on c.relname = p.relation and c.relnamespace = to_regnamespace('leadergroup')
            where not has_table_privilege(c.oid, p.privilege)
        )

@@ -1,11 +1,10 @@
 //! Clocks jump, by up to a day: the server's, and that of a program that holds a lock. Wall-clock times are for
 //! information; no session is judged by them.
 
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use leadergroup_lock::{Client, ClientConfig, FailureDetector, SessionId, Store, Token, monotonic};
+use leadergroup_lock_conformance::clock::Clock;
 
 use crate::cast::key;
 use crate::pauses::{Holder, with_a_table};
@@ -17,43 +16,6 @@ const LAST_WRITE: &str = "select coalesce((select at from public.work order by i
 const DAY: i64 = 24 * 3600;
 const TTL: Duration = Duration::from_secs(4);
 const RETRY: Duration = Duration::from_millis(200);
-
-/// A wall clock that can be set, for one process. Its monotonic clocks are left alone.
-struct Clock(tempfile::TempDir);
-
-impl Clock {
-    /// A clock that is right at first.
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        let clock = Self(directory);
-        clock.set(0);
-        clock
-    }
-
-    /// The variables that the process needs in its environment.
-    fn environment(&self) -> [(&'static str, String); 4] {
-        let library = std::fs::read_dir("/usr/lib")
-            .unwrap()
-            .flatten()
-            .map(|entry| entry.path().join("faketime/libfaketime.so.1"))
-            .find(|path: &PathBuf| path.exists())
-            .expect("libfaketime is missing: install the package faketime");
-        [
-            ("LD_PRELOAD", library.display().to_string()),
-            ("FAKETIME_TIMESTAMP_FILE", self.0.path().join("offset").display().to_string()),
-            ("FAKETIME_NO_CACHE", "1".to_owned()),
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
-        ]
-    }
-
-    /// Makes the clock differ from the true time by this many seconds.
-    fn set(&self, offset: i64) {
-        let (new, file) = (self.0.path().join("new"), self.0.path().join("offset"));
-        std::fs::write(&new, format!("{offset:+}\n")).unwrap();
-        std::fs::rename(new, file).unwrap();
-    }
-}
 
 /// Whether this time, in seconds, differs from the true one by about the offset.
 fn is_off_by(time: i64, offset: i64) -> bool {
@@ -69,7 +31,7 @@ struct Timed {
 
 impl Timed {
     fn start() -> Self {
-        let (server, clock) = (Server::start(&[]), Clock::new());
+        let (server, clock) = (Server::start(&[]), Clock::new().unwrap());
         server.stop();
         for (name, value) in clock.environment() {
             server.set_environment(name, &value);
@@ -80,7 +42,7 @@ impl Timed {
 
     /// Sets the clock and makes sure that the server has noticed.
     async fn jump(&self, database: &Database, offset: i64) {
-        self.clock.set(offset);
+        self.clock.set(offset).unwrap();
         eventually(&format!("the server's clock is off by {offset} s"), async || {
             is_off_by(database.number("select extract(epoch from clock_timestamp())::bigint").await, offset)
         })
@@ -182,7 +144,7 @@ async fn a_clock_that_jumps_while_the_database_is_away_ends_nobody() {
             }
         }
         timed.server.stop();
-        timed.clock.set(offset);
+        timed.clock.set(offset).unwrap();
         timed.server.launch();
         timed.jump(&database, offset).await;
         // A watcher that has just started, and those that had no answer for the longest time.
@@ -197,13 +159,13 @@ async fn a_clock_that_jumps_while_the_database_is_away_ends_nobody() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_whose_own_clock_jumps_holds_on() {
     let database = with_a_table().await;
-    let clock = Clock::new();
+    let clock = Clock::new().unwrap();
     let holder = Holder::start(&database, &clock.environment());
     assert_eq!(holder.says(), "held 1");
     let observer = client(&database, "observer").await;
     let waiting = tokio::spawn(async move { observer.lock(&key("a"), DEADLINE).await.unwrap().token() });
     for offset in [DAY, -DAY, 30, 0] {
-        clock.set(offset);
+        clock.set(offset).unwrap();
         eventually(&format!("the process's clock is off by {offset} s"), async || {
             is_off_by(database.number(LAST_WRITE).await, offset)
         })

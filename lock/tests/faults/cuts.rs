@@ -55,7 +55,7 @@ impl Stage<'_> {
     /// Interrupts it at its first, second, third ... statement, until there are no more.
     async fn break_one_off(&self, operation: Operation) {
         let fault = self.fault;
-        let proxy = Proxy::before(self.backend.clone()).await;
+        let proxy = Proxy::before(self.backend.clone()).await.unwrap();
         let config = DatabaseConfig {
             url: format!("{}?application_name=behind%20the%20proxy", proxy.url(&self.url)).into(),
             statement_timeout: self.limit,
@@ -106,7 +106,7 @@ async fn directly(fault: Fault, limit: Duration) {
     // An answer that never comes has the same effect on both.
     for idle in [false, true].into_iter().take(if fault == Fault::Hang { 1 } else { 2 }) {
         let (database, direct) = migrated().await;
-        let (url, backend) = (database.url(), Backend::of(shared()));
+        let (url, backend) = (database.url(), Backend::of(&shared().0));
         Stage { database: &database, direct, backend, url, fault, limit, idle }.break_off(ALL).await;
         eventually("no connection is left behind", async || connections(&database).await == 0).await;
     }
@@ -139,13 +139,13 @@ async fn an_operation_whose_answer_never_comes_ends_in_time_and_can_be_repeated(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_try_that_is_cut_off_while_it_is_under_way_leaves_nothing_behind() {
     let (database, direct) = migrated().await;
-    let proxy = Proxy::before(Backend::of(shared())).await;
+    let proxy = Proxy::before(Backend::of(&shared().0)).await.unwrap();
     let config = DatabaseConfig { url: proxy.url(&database.url()).into(), ..database.config() };
     let ttl = Duration::from_hours(1);
     let config_of_client = ClientConfig { ttl, retry_interval: ttl / 4, ..ClientConfig::default() };
     let client = Client::connect(Store::new(&config).unwrap(), config_of_client).await.unwrap();
     // From here on there is a connection that was in use, and a row.
-    client.try_lock(&key("a")).await.unwrap().unwrap().release().await.unwrap();
+    client.try_lock(&key("a")).await.unwrap().release().await.unwrap();
     let mut gate = Gate::close(&database).await;
     proxy.arm(Fault::Cut, 0);
     let answer = client.try_lock(&key("a")).await;
@@ -235,7 +235,7 @@ async fn a_question_is_not_void_because_the_ttl_was_changed_often() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operation_that_was_sent_is_in_doubt_though_the_server_cannot_be_reached_any_more() {
     let (database, _direct) = migrated().await;
-    let proxy = Proxy::before(Backend::of(shared())).await;
+    let proxy = Proxy::before(Backend::of(&shared().0)).await.unwrap();
     let config = DatabaseConfig { url: proxy.url(&database.url()).into(), ..database.config() };
     let store = Store::new(&config).unwrap();
     let own = session(&store).await;
@@ -272,7 +272,7 @@ async fn through_a_pooler_an_operation_whose_commit_is_broken_off_can_be_repeate
 #[tokio::test(flavor = "multi_thread")]
 async fn a_migration_that_is_broken_off_can_be_repeated() {
     let database = crate::postgres::database().await;
-    let proxy = Proxy::before(Backend::of(shared())).await;
+    let proxy = Proxy::before(Backend::of(&shared().0)).await.unwrap();
     let config = DatabaseConfig { url: proxy.url(&database.url()).into(), ..database.config() };
     let mut broken = 0;
     loop {

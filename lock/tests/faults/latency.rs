@@ -29,7 +29,7 @@ async fn over_a_long_way_keys_are_kept_and_handed_over() {
     // Longer than any pause of the machine, and than the slowest operation here, which is connecting.
     const TTL: Duration = Duration::from_secs(10);
     let (database, _store) = migrated().await;
-    let proxy = Proxy::before(Backend::of(shared())).await;
+    let proxy = Proxy::before(Backend::of(&shared().0)).await.unwrap();
     proxy.slow_down(ONE_WAY);
     let url = proxy.url(&database.url());
     let one = client(&database, url.clone(), "one", TTL).await;
@@ -78,7 +78,7 @@ async fn connecting_takes_nothing_from_the_lease() {
     // Longer than any pause of the machine.
     const TTL: Duration = Duration::from_secs(10);
     let (database, _store) = migrated().await;
-    let proxy = Proxy::before(Backend::of(shared())).await;
+    let proxy = Proxy::before(Backend::of(&shared().0)).await.unwrap();
     proxy.freeze(true);
     let url = proxy.url(&database.url());
     let mut connecting = Box::pin(client(&database, url, "slow to connect", TTL));
@@ -99,7 +99,7 @@ async fn connecting_takes_nothing_from_the_lease() {
 async fn a_holder_that_is_too_far_off_knows_it_before_others_have_the_lock() {
     const TTL: Duration = Duration::from_secs(2);
     let (database, _store) = migrated().await;
-    let proxy = Proxy::before(Backend::of(shared())).await;
+    let proxy = Proxy::before(Backend::of(&shared().0)).await.unwrap();
     let far = client(&database, proxy.url(&database.url()), "far", TTL).await;
     let near = client(&database, database.url(), "near", TTL).await;
     // First one way alone takes longer than the ttl, then only both ways together do.

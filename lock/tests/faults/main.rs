@@ -24,6 +24,7 @@ mod pooler;
 mod postgres;
 #[path = "../program/mod.rs"]
 mod program;
-mod proxy;
 mod standby;
 mod upgrade;
+
+use leadergroup_lock_conformance::proxy;

@@ -39,7 +39,7 @@ pub async fn taken(client: &Client) -> Guard {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_is_cut_off_knows_it_before_others_have_the_lock() {
     let (database, _store) = migrated().await;
-    let proxy = Proxy::before(Backend::of(shared())).await;
+    let proxy = Proxy::before(Backend::of(&shared().0)).await.unwrap();
     let cut_off = client(&database, proxy.url(&database.url()), "cut off").await;
     let other = client(&database, database.url(), "other").await;
     let mut expected = 1;
@@ -72,7 +72,7 @@ async fn a_holder_that_is_cut_off_knows_it_before_others_have_the_lock() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_read_its_answer_keeps_no_row() {
     let (database, store) = migrated().await;
-    let proxy = Proxy::before(Backend::of(shared())).await;
+    let proxy = Proxy::before(Backend::of(&shared().0)).await.unwrap();
     let frozen = DatabaseConfig { url: proxy.url(&database.url()).into(), ..database.config() };
     let frozen = Store::new(&frozen).unwrap();
     let (own, other) = (session(&store).await, session(&store).await);

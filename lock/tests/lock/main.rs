@@ -42,7 +42,6 @@ mod processes;
 mod program;
 mod promotions;
 mod pruning;
-mod python;
 mod quarantine;
 mod random;
 mod reasons;

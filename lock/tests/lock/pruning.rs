@@ -334,3 +334,26 @@ async fn a_key_whose_last_waiter_died_is_pruned_like_any_other() {
     }
     assert_eq!(keys(&store).await, [""; 0]);
 }
+
+#[tokio::test]
+async fn one_call_in_sql_removes_what_the_store_does() {
+    let (database, store) = migrated().await;
+    let (own, dead) = (session(&store).await, session(&store).await);
+    for _ in 0..4 {
+        use_once(&store, own, "kept").await;
+        use_once(&store, own, "idle").await;
+    }
+    acquire(&store, own, "held").await;
+    assert_eq!(store.acquire(dead, &wish("held"), Wait::InQueue).await.unwrap().outcome, Acquired::Waiting);
+    store.close(dead).await.unwrap();
+    let old = "update leadergroup.session set dead_at = now() - interval '2 hours' where dead;
+               update leadergroup.lock set lock_timestamp = now() - interval '8 days' where key = 'idle'";
+    database.sql(old).await;
+    database.sql("call leadergroup.prune(keep_terms => 2)").await;
+    assert_eq!(keys(&store).await, ["held", "kept"]);
+    assert_eq!((terms_of(&database, "kept").await, terms_of(&database, "idle").await), (2, 0));
+    for empty in ["leadergroup.waiter", "leadergroup.session where dead"] {
+        assert_eq!(database.number(&format!("select count(*) from {empty}")).await, 0, "{empty}");
+    }
+    assert_eq!(store.prune(Retention { terms: 2, ..Retention::default() }).await.unwrap(), Pruned::default());
+}

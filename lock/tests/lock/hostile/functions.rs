@@ -18,7 +18,8 @@ pub enum Kind {
     Internal,
 }
 
-/// All functions that can be called.
+/// All functions that can be called, except for those that prune: they are statements with arguments, and what they may
+/// remove is tested with them.
 const LISTED: [(&str, Kind); 33] = [
     ("acquire", Kind::Protocol),
     ("acquire_one", Kind::Internal),
@@ -78,7 +79,7 @@ pub async fn all(database: &Database) -> Vec<Function> {
             order by a.place
         ) as types, p.prorettype = 'void'::regtype as void
         from pg_proc as p
-        where p.pronamespace = 'leadergroup'::regnamespace and p.prorettype <> 'trigger'::regtype
+        where p.pronamespace = 'leadergroup'::regnamespace and p.proname !~ 'prun(e|ing)' and p.prorettype <> 'trigger'::regtype
         order by p.proname";
     let rows = database.admin().await.fetch_all(catalog).await.unwrap();
     let names: Vec<String> = rows.iter().map(|row| row.get("name")).collect();

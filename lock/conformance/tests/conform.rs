@@ -1,0 +1,173 @@
+//! The clients of this repository keep all rules, and each broken client is named by the rule that it breaks.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use futures::StreamExt as _;
+use futures::stream;
+use leadergroup_lock_conformance::{Bench, Report, Rule, Settings};
+use tokio::sync::OnceCell;
+
+const RUST: &str = env!("CARGO_BIN_EXE_leadergroup-lock-rust-client");
+
+const PYTHON: &[&str] =
+    &["/usr/bin/python3", concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/python/lock.py")];
+
+const BROKEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/broken.py");
+
+/// The clients that each break one rule, and the scenario that shows it.
+const RULES: [(&str, &str); 34] = [
+    ("P1", "one after the other"),
+    ("R1", "an outage"),
+    ("R2", "a clock that is set"),
+    ("R3", "an outage"),
+    ("R4", "an outage"),
+    ("R5", "a late grant"),
+    ("R6", "one after the other"),
+    ("R7", "one after the other"),
+    ("R8", "a session that is marked dead"),
+    ("R9", "a session that is marked dead"),
+    ("R10", "a killed holder"),
+    ("R11", "an outage for all"),
+    ("R12", "a new era"),
+    ("R13", "a killed holder"),
+    ("R14", "a single try"),
+    ("R15", "a lost grant"),
+    ("R16", "an answer from an old primary"),
+    ("R17", "a new era"),
+    ("R18", "a new era"),
+    ("R19", "a queue"),
+    ("R20", "a queue"),
+    ("R21", "a delay"),
+    ("R22", "a queue"),
+    ("R23", "an unknown verdict"),
+    ("R24", "one after the other"),
+    ("R25", "one after the other"),
+    ("R26", "a queue"),
+    ("R27", "one after the other"),
+    ("R28", "one after the other"),
+    ("R29", "one after the other"),
+    ("R30", "closed connections"),
+    ("R31", "lost answers"),
+    ("R32", "one after the other"),
+    ("R33", "a newer schema"),
+];
+
+/// Runs a client, or several in turn. All tests share one server.
+async fn conform(clients: &[&[&str]], only: &[&str], attempts: u32) -> Report {
+    static BENCH: OnceCell<Bench> = OnceCell::const_new();
+    let bench = BENCH.get_or_init(async || Bench::start().await.unwrap()).await;
+    let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+    let clients = clients.iter().map(|client| owned(client)).collect();
+    let only = owned(only);
+    let settings = Settings { clients, only, attempts, at_a_time: 24, trace: true, ..Settings::default() };
+    bench.conform(settings).await.unwrap()
+}
+
+async fn keeps_all_rules(clients: &[&[&str]]) {
+    keeps_the_rules_of(clients, &[]).await;
+}
+
+async fn keeps_the_rules_of(clients: &[&[&str]], scenarios: &[&str]) {
+    let report = conform(clients, scenarios, 3).await;
+    assert!(report.is_clean() && report.skipped.is_empty(), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rust_client_keeps_all_rules() {
+    keeps_all_rules(&[&[RUST]]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_python_client_keeps_all_rules() {
+    keeps_all_rules(&[PYTHON]).await;
+}
+
+/// Builds the client in Go, once.
+fn go() -> String {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    let program = concat!(env!("CARGO_TARGET_TMPDIR"), "/go-client");
+    BUILT.get_or_init(|| {
+        let mut build = Command::new("go");
+        build.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/go"));
+        let output = build.args(["build", "-o", program, "."]).output().expect("the tests need Go");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    });
+    program.to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_go_client_keeps_all_rules() {
+    let go = tokio::task::spawn_blocking(go).await.unwrap();
+    keeps_all_rules(&[&[&go]]).await;
+}
+
+/// Compiles the client in TypeScript, once. Beside its copy are the packages that it needs.
+fn typescript() -> String {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/typescript");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("typescript-client");
+    BUILT.get_or_init(|| {
+        std::fs::create_dir_all(&folder).unwrap();
+        for name in ["lock.ts", "package.json", "package-lock.json", "tsconfig.json"] {
+            std::fs::copy(sources.join(name), folder.join(name)).unwrap();
+        }
+        for arguments in [&["ci", "--prefer-offline", "--no-audit", "--no-fund"][..], &["run", "build"]] {
+            let npm = Command::new("npm")
+                .current_dir(&folder)
+                .args(arguments)
+                .output()
+                .expect("the tests need npm");
+            assert!(npm.status.success(), "{npm:?}");
+        }
+    });
+    folder.join("dist/lock.js").display().to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_typescript_client_keeps_all_rules() {
+    let typescript = tokio::task::spawn_blocking(typescript).await.unwrap();
+    keeps_all_rules(&[&["node", &typescript]]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_in_several_languages_share_keys() {
+    let go = tokio::task::spawn_blocking(go).await.unwrap();
+    let scenarios = ["one after the other", "a queue", "a killed holder", "a paused holder", "a new era"];
+    let typescript = tokio::task::spawn_blocking(typescript).await.unwrap();
+    keeps_the_rules_of(&[PYTHON, &[RUST], &[&go], &["node", &typescript]], &scenarios).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_broken_client_is_named_by_the_rule_that_it_breaks_and_no_other() {
+    let only = std::env::var("ONLY").ok();
+    let wanted = RULES.into_iter().filter(|(rule, _)| only.as_ref().is_none_or(|only| only == rule));
+    let found: Vec<_> = stream::iter(wanted)
+        .map(async |(rule, scenario)| {
+            let client = [PYTHON[0], BROKEN, rule];
+            (rule, conform(&[&client], &[scenario], 2).await)
+        })
+        .buffer_unordered(12)
+        .collect()
+        .await;
+    let wrong: Vec<String> = found
+        .iter()
+        .filter(|(rule, report)| report.broken.keys().map(Rule::to_string).ne([(*rule).to_owned()]))
+        .map(|(rule, report)| format!("the client that breaks {rule}:\n{report}"))
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn each_rule_has_a_sentence_and_a_client_that_breaks_it() {
+    let named: Vec<String> =
+        std::iter::once(Rule::LINES).chain(Rule::all()).map(|rule| rule.to_string()).collect();
+    assert_eq!(named, RULES.map(|(rule, _)| rule.to_owned()));
+    assert!(
+        Rule::LINES.sentence().ends_with('.')
+            && Rule::all().iter().all(|rule| rule.sentence().ends_with('.'))
+    );
+}
