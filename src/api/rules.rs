@@ -249,7 +249,8 @@ fn timings(schema: &mut Schema) {
     add(
         schema,
         Rule::new(format!(
-            "!({usable}) || self.failureThreshold * duration(self.interval).getMilliseconds() <= \
+            "!({usable}) || self.failureThreshold > 10 || \
+             self.failureThreshold * duration(self.interval).getMilliseconds() <= \
              duration(self.silenceTimeout).getMilliseconds()"
         ))
         .message(

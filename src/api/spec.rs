@@ -99,9 +99,9 @@ pub struct LeaderGroupSpec {
     /// with `agent`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hooks: Option<HooksSpec>,
-    /// deletionPolicy is what happens to the role labels when the LeaderGroup is deleted. RemoveLabels removes them, so
-    /// that a Service that selects them has no endpoints. Retain leaves them as they are: the active pod keeps serving,
-    /// but without failover. Defaults to RemoveLabels.
+    /// deletionPolicy is what happens to the role labels when the LeaderGroup is deleted. `RemoveLabels` removes them,
+    /// so that a Service that selects them has no endpoints. `Retain` leaves them as they are: the active pod keeps
+    /// serving, but without failover. Defaults to `RemoveLabels`.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
     /// paused suspends elections: the active pod is not replaced, whatever happens to it. A change of holder that has

@@ -226,7 +226,7 @@ fn carry_out(case: &mut Case) -> Finished {
 fn a_change_takes_as_long_as_the_former_pod_was_silent_and_not_only_since_the_verdict() {
     let silent_for = |time: Duration| {
         let mut world = with(Verdict::Silent);
-        world.members[0].silent_since = Some(NOW - time);
+        world.members[0].silent_since = NOW.checked_sub(time);
         world
     };
     let five = Duration::from_secs(5);
