@@ -317,11 +317,27 @@ async fn what_a_paused_program_holds_goes_to_others_only_after_the_delay() {
     let killed = (Some(76), String::new());
     assert_eq!(paused.end(), killed, "the time for a clean end was over, too");
     assert_eq!(database.number("select count(*) from leadergroup.session where not dead").await, 0);
-    assert_eq!(status(&run(&database, &["--wait", "0s"], "true")), 75);
+    let refused = run(&database, &["--wait", "0s", "--no-confirm-death"], "true");
+    assert_eq!(status(&refused), 75);
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(told.contains("a lock delay of 3600s") && told.contains("s are left"), "{told}");
     let key = Key::new("a").unwrap();
     assert_eq!(store.force_release(&key, Token::new(1), "nothing comes late").await.unwrap(), Changed::Done);
     assert_eq!(status(&run(&database, &["--wait", "0s", "--lock-delay", "1h"], "true")), 0);
     assert_eq!(status(&run(&database, &["--wait", "0s"], "true")), 0, "that one ended cleanly");
+}
+
+/// As with jobs that cron starts: each one tries once.
+#[tokio::test]
+async fn a_program_that_tries_once_sits_the_delay_of_one_that_was_killed_out() {
+    let (database, store) = postgres::migrated().await;
+    let options = [&QUICK[..], &["--lock-delay", "1s"]].concat();
+    let killed = Running::start(&database, &options, OBEDIENT);
+    killed.signal(Signal::KILL);
+    killed.end();
+    database.sql("update leadergroup.session set dead = true, dead_at = now()").await;
+    assert_eq!(status(&run(&database, &["--wait", "0s"], "true")), 0);
+    assert_eq!(store.read(&[Key::new("a").unwrap()]).await.unwrap()[0].token, Token::new(2));
 }
 
 /// There is no message about the loss of the lock; the program detects it by its own clock.
