@@ -93,17 +93,18 @@ fn perform(command: Command, status: &mut u8) -> Result<(), Failure> {
             print!("{settings}");
             Ok(())
         }),
-        Command::Run(args) => with_database_or_not(args.settings, |settings| {
-            block_on(async {
-                let shutdown = CancellationToken::new();
-                let signals = tokio::spawn(stop_on_signal(shutdown.clone())?);
-                let result = operate(settings, shutdown).await;
-                signals.abort();
-                result
-            })
-        })
-        .and_then(|result| result.map_err(Failure::Run)),
+        Command::Run(args) => with_database_or_not(args.settings, |settings| block_on(run(settings)))
+            .and_then(|result| result.map_err(Failure::Run)),
     }
+}
+
+/// Runs the operator until a signal ends it.
+async fn run(settings: Settings) -> anyhow::Result<()> {
+    let shutdown = CancellationToken::new();
+    let signals = tokio::spawn(stop_on_signal(shutdown.clone())?);
+    let result = operate(settings, shutdown).await;
+    signals.abort();
+    result
 }
 
 /// Why the program fails.

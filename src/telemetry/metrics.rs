@@ -2,7 +2,7 @@
 //!
 //! Label values come from closed sets. The exception are the series of the groups that this replica owns.
 
-use std::{fmt, sync::atomic::AtomicU64, time::Duration};
+use std::{fmt, time::Duration};
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
@@ -11,6 +11,7 @@ use prometheus_client::{
 };
 
 use super::{
+    evidence::EvidenceSeries,
     groups::{ChangeKind, GroupReading, GroupSeries},
     process::ProcessCollector,
 };
@@ -22,10 +23,7 @@ pub struct Metrics {
     each_group: GroupSeries,
     failovers: Family<ReasonLabels, Counter>,
     failover_duration: Histogram,
-    probes: Family<OutcomeLabels, Counter>,
-    probe_duration: Histogram,
-    probe_targets: Gauge,
-    watch_failing: Family<ResourceLabels, Gauge<f64, AtomicU64>>,
+    evidence: EvidenceSeries,
     lock_store_up: Gauge,
     heartbeat_duration: Histogram,
     lock_operations: Family<LockLabels, Counter>,
@@ -90,16 +88,6 @@ struct ReasonLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ResourceLabels {
-    resource: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OutcomeLabels {
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct LockLabels {
     operation: &'static str,
     outcome: &'static str,
@@ -120,8 +108,6 @@ struct HookLabels {
 /// From a label edit on the same machine to a lost node with a long silence timeout.
 const FAILOVER_SECONDS: [f64; 14] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0];
-/// From a pod on the same node to the longest timeouts in use.
-const PROBE_SECONDS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 /// From a database on the same machine to one so slow that the session is about to expire.
 const HEARTBEAT_SECONDS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
@@ -140,10 +126,7 @@ impl Metrics {
             each_group: GroupSeries::default(),
             failovers: Family::default(),
             failover_duration: Histogram::new(FAILOVER_SECONDS),
-            probes: Family::default(),
-            probe_duration: Histogram::new(PROBE_SECONDS),
-            probe_targets: Gauge::default(),
-            watch_failing: Family::default(),
+            evidence: EvidenceSeries::new(),
             lock_store_up: Gauge::default(),
             heartbeat_duration: Histogram::new(HEARTBEAT_SECONDS),
             lock_operations: Family::default(),
@@ -184,14 +167,7 @@ impl Metrics {
             Unit::Seconds,
             self.failover_duration.clone(),
         );
-        registry.register("probes", "Probes of pods, by outcome", self.probes.clone());
-        registry.register_with_unit(
-            "probe_duration",
-            "Time from sending a probe to its answer, as far as there was one",
-            Unit::Seconds,
-            self.probe_duration.clone(),
-        );
-        registry.register("probe_targets", "Pods that this replica probes", self.probe_targets.clone());
+        self.evidence.register(registry);
         registry.register(
             "lock_store_up",
             "1 if this replica could use the lock's database at the last attempt, otherwise 0",
@@ -212,12 +188,6 @@ impl Metrics {
             "lock_sessions_lost",
             "Sessions of this replica that expired or were ended by others",
             self.sessions_lost.clone(),
-        );
-        registry.register_with_unit(
-            "watch_failing",
-            "How long the watch of a resource has failed, 0 if it does not",
-            Unit::Seconds,
-            self.watch_failing.clone(),
         );
         registry.register("adoptions", "Groups adopted from another replica", self.adoptions.clone());
         registry.register(
@@ -273,20 +243,17 @@ impl Metrics {
     /// A probe ended. `outcome` is `success`, `refused`, `unanswered`, `hint` or `void`. `took` is the time until the
     /// answer, if there was one.
     pub fn probe(&self, outcome: &'static str, took: Option<Duration>) {
-        self.probes.get_or_create(&OutcomeLabels { outcome }).inc();
-        if let Some(took) = took {
-            self.probe_duration.observe(took.as_secs_f64());
-        }
-    }
-
-    /// Sets for how long the watch of a resource has failed.
-    pub fn set_watch_failing(&self, resource: &'static str, time: Duration) {
-        self.watch_failing.get_or_create(&ResourceLabels { resource }).set(time.as_secs_f64());
+        self.evidence.probe(outcome, took);
     }
 
     /// Sets the number of probed pods.
     pub fn set_probe_targets(&self, count: usize) {
-        self.probe_targets.set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.evidence.set_targets(count);
+    }
+
+    /// Sets for how long the watch of a resource has failed.
+    pub fn set_watch_failing(&self, resource: &'static str, time: Duration) {
+        self.evidence.set_failing(resource, time);
     }
 
     /// The lock's database could be used at the last attempt, or not. Not, before the first attempt.

@@ -4,6 +4,7 @@
 //! [`ReadyChecks`]), which are cheap to clone. [`Server`] answers requests.
 
 mod endpoints;
+mod evidence;
 mod groups;
 mod liveness;
 mod logs;
