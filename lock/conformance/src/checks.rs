@@ -176,7 +176,9 @@ impl Record<'_> {
     /// Whether a request had been given up, or its term had ended, before this event.
     fn is_over(&self, request: Uuid, before: &Event) -> bool {
         let term = self.events.iter().find(|event| event.what == "grant" && event.grant_id == Some(request));
-        self.events.iter().filter(|event| event.at() <= before.at()).any(|event| {
+        // A client may end it while it asks with the next one.
+        let at_the_latest = before.at() + self.slack;
+        self.events.iter().filter(|event| event.at() <= at_the_latest).any(|event| {
             event.what == "give_up" && event.grant_id == Some(request)
                 || event.what == "end"
                     && term.is_some_and(|term| (&term.key, term.token) == (&event.key, event.token))

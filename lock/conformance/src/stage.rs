@@ -165,7 +165,7 @@ impl Stage {
             Answer::Ok => Ok(client),
             answer => {
                 let seen = format!("to `open` it answered {answer:?}");
-                Err(Trouble::Broken(Violation::wrong(Rule::LINES, seen)))
+                Err(Trouble::Broken(Violation::late(Rule::LINES, seen)))
             }
         }
     }

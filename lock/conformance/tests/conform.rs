@@ -63,7 +63,7 @@ async fn conform(clients: &[&[&str]], only: &[&str], attempts: u32) -> Report {
     let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
     let clients = clients.iter().map(|client| owned(client)).collect();
     let only = owned(only);
-    let settings = Settings { clients, only, attempts, at_a_time: 24, trace: true, ..Settings::default() };
+    let settings = Settings { clients, only, attempts, trace: true, ..Settings::default() };
     bench.conform(settings).await.unwrap()
 }
 
@@ -141,6 +141,11 @@ async fn clients_in_several_languages_share_keys() {
     keeps_the_rules_of(&[PYTHON, &[RUST], &[&go], &["node", &typescript]], &scenarios).await;
 }
 
+/// The numbers of the rules that were broken.
+fn names(report: &Report) -> Vec<String> {
+    report.broken.keys().map(Rule::to_string).collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_broken_client_is_named_by_the_rule_that_it_breaks_and_no_other() {
     let only = std::env::var("ONLY").ok();
@@ -148,14 +153,19 @@ async fn each_broken_client_is_named_by_the_rule_that_it_breaks_and_no_other() {
     let found: Vec<_> = stream::iter(wanted)
         .map(async |(rule, scenario)| {
             let client = [PYTHON[0], BROKEN, rule];
-            (rule, conform(&[&client], &[scenario], 2).await)
+            let report = conform(&[&client], &[scenario], 1).await;
+            if names(&report) == [rule] {
+                return (rule, report);
+            }
+            // The machine may have been too slow.
+            (rule, conform(&[&client], &[scenario], 3).await)
         })
         .buffer_unordered(12)
         .collect()
         .await;
     let wrong: Vec<String> = found
         .iter()
-        .filter(|(rule, report)| report.broken.keys().map(Rule::to_string).ne([(*rule).to_owned()]))
+        .filter(|(rule, report)| names(report) != [*rule])
         .map(|(rule, report)| format!("the client that breaks {rule}:\n{report}"))
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

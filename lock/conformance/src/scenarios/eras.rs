@@ -83,6 +83,10 @@ pub(super) async fn a_promotion(stage: &mut Stage) -> Outcome {
     let primary = Arc::clone(&stage.server);
     let standby = tokio::task::spawn_blocking(move || primary.standby()).await??;
     let token = holder.take("k").await?;
+    for client in [&holder, &waiter] {
+        // The record is to have each heartbeat that was answered.
+        client.proxy.freeze(true);
+    }
     stage.before = stage.events().await?;
     stage.server.kill()?;
     standby.launch()?;
@@ -91,6 +95,7 @@ pub(super) async fn a_promotion(stage: &mut Stage) -> Outcome {
     stage.server = Arc::new(standby);
     for client in [&holder, &waiter] {
         client.proxy.lead_to(Backend::Port(port));
+        client.proxy.freeze(false);
     }
     stage
         .sql(&format!(
