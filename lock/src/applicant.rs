@@ -1,37 +1,12 @@
 //! One holder of a process: what it asks with, and the terms that it has.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
-
 use crate::guard::Guard;
-use crate::held_term::HeldTerm;
+use crate::held_term::{HeldTerm, SharedTerms};
 use crate::process::Process;
 use crate::unfinished::Unfinished;
 use crate::{AcquireRequest, ClientConfig, EraId, Holder, Key, Token};
-
-/// The terms of a reentrant holder, by key. The guards keep them alive.
-#[derive(Clone, Default)]
-pub(crate) struct SharedTerms(Arc<Mutex<HashMap<Key, Weak<HeldTerm>>>>);
-
-impl SharedTerms {
-    fn enter(&self, key: &Key, term: &Arc<HeldTerm>) {
-        self.0.lock().insert(key.clone(), Arc::downgrade(term));
-    }
-
-    fn get(&self, key: &Key) -> Option<Arc<HeldTerm>> {
-        self.0.lock().get(key).and_then(Weak::upgrade)
-    }
-
-    /// Removes a term that is over, unless another one of the same key has taken its place.
-    pub(crate) fn leave(&self, key: &Key, term: *const HeldTerm) {
-        let mut all = self.0.lock();
-        if all.get(key).is_some_and(|known| std::ptr::eq(known.as_ptr(), term)) {
-            all.remove(key);
-        }
-    }
-}
 
 /// Asks for keys on behalf of one holder. Clones are the same holder.
 #[derive(Clone)]

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::held_term::{HeldTerm, RELEASED};
+use crate::held_term::{HeldTerm, RELEASED, Released};
 use crate::trace::{Traced, within};
-use crate::{Changed, ClientError, Key, LockError, Refusal, Successor, Token, Transfer};
+use crate::{ClientError, Key, LockError, Refusal, Successor, Token, Transfer};
 
 const TRANSFERRED: &str = "transferred by its holder";
 
@@ -44,27 +44,6 @@ pub enum Transferred {
     Busy(Guard),
     /// It was lost before: others may have held it since.
     WasLost,
-}
-
-/// The outcome of a release.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Released {
-    /// The key is free, or already held by the next holder.
-    Done,
-    /// The holder has other guards for the key.
-    StillHeld,
-    /// It was lost before: others may have held it since.
-    WasLost,
-}
-
-impl From<Changed> for Released {
-    fn from(answer: Changed) -> Self {
-        match answer {
-            Changed::Done => Self::Done,
-            Changed::Refused(_) => Self::WasLost,
-        }
-    }
 }
 
 impl std::fmt::Debug for Guard {
@@ -220,16 +199,6 @@ impl Traced for Guard {
 
     fn token(&self) -> Option<i64> {
         Some(self.token().get())
-    }
-}
-
-impl Traced for Released {
-    fn outcome(&self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::StillHeld => "still held",
-            Self::WasLost => "was lost",
-        }
     }
 }
 

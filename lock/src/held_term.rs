@@ -1,22 +1,75 @@
 //! Terms of a holder: how long each one lasts, when it is lost, and how its key is released in the background.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::time::timeout;
 use tracing::Span;
 
-use crate::applicant::SharedTerms;
-use crate::guard::Released;
 use crate::lookout::SHORTEST_SLEEP;
 use crate::process::Process;
 use crate::reconcile::{HELD_TOO_LONG, Term, TermRow};
-use crate::trace::{self, within};
+use crate::trace::{self, Traced, within};
 use crate::unfinished::{Unfinished, give_up_once_void};
-use crate::{GrantId, Key, LockError, SessionId, Successor, Token};
+use crate::{Changed, GrantId, Key, LockError, SessionId, Successor, Token};
 
 pub(crate) const RELEASED: &str = "released by its holder";
+
+/// The outcome of a release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Released {
+    /// The key is free, or already held by the next holder.
+    Done,
+    /// The holder has other guards for the key.
+    StillHeld,
+    /// It was lost before: others may have held it since.
+    WasLost,
+}
+
+impl From<Changed> for Released {
+    fn from(answer: Changed) -> Self {
+        match answer {
+            Changed::Done => Self::Done,
+            Changed::Refused(_) => Self::WasLost,
+        }
+    }
+}
+
+impl Traced for Released {
+    fn outcome(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::StillHeld => "still held",
+            Self::WasLost => "was lost",
+        }
+    }
+}
+
+/// The terms of a reentrant holder, by key. The guards keep them alive.
+#[derive(Clone, Default)]
+pub(crate) struct SharedTerms(Arc<Mutex<HashMap<Key, Weak<HeldTerm>>>>);
+
+impl SharedTerms {
+    pub(crate) fn enter(&self, key: &Key, term: &Arc<HeldTerm>) {
+        self.0.lock().insert(key.clone(), Arc::downgrade(term));
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<Arc<HeldTerm>> {
+        self.0.lock().get(key).and_then(Weak::upgrade)
+    }
+
+    /// Removes a term that is over, unless another one of the same key has taken its place.
+    fn leave(&self, key: &Key, term: *const HeldTerm) {
+        let mut all = self.0.lock();
+        if all.get(key).is_some_and(|known| std::ptr::eq(known.as_ptr(), term)) {
+            all.remove(key);
+        }
+    }
+}
 
 /// One term of a holder. The key is released when the last guard of the term is dropped.
 pub(crate) struct HeldTerm {

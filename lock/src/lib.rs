@@ -103,6 +103,7 @@ mod lookout;
 #[cfg(feature = "memory")]
 pub mod memory;
 mod migrations;
+mod outlook;
 mod pool;
 mod pooler;
 mod process;
@@ -146,9 +147,10 @@ pub use failure_detector::FailureDetector;
 pub use fence::{FENCE_SEEN_SQL, FencePolicy, Overrun};
 #[cfg(feature = "controller")]
 pub use grant::{Grant, Granted, Vacate};
-pub use guard::{Guard, Released, Transferred};
+pub use guard::{Guard, Transferred};
 #[cfg(feature = "controller")]
 pub use heartbeat::{BeatEvent, Membership, Peer, SessionEvent};
+pub use held_term::Released;
 pub use listen::Hint;
 #[cfg(feature = "controller")]
 pub use listen::LONGEST_MESSAGE;

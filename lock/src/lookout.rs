@@ -4,49 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use crate::SessionId;
+use crate::outlook::Outlook;
 use crate::process::Process;
 
 /// The longest that the task sleeps at once: timers stop while the machine is suspended, but the lease does not.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 /// The shortest, so that a boundary that has just been reached is not looked at again and again.
 pub(crate) const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
-
-/// What a loss depends on, apart from the terms themselves.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Outlook {
-    session: Option<SessionId>,
-    over: bool,
-    in_jeopardy: bool,
-    /// How often those that wait were asked to look again for another reason.
-    alarms: u64,
-}
-
-/// Where those that wait learn that they have to look again.
-#[derive(Debug, Default)]
-pub(crate) struct Lookout {
-    seen: watch::Sender<Outlook>,
-    /// Whether there is a task.
-    works: Mutex<bool>,
-}
-
-impl Lookout {
-    /// Makes all that wait look again.
-    pub(crate) fn alarm(&self) {
-        self.seen.send_modify(|seen| seen.alarms += 1);
-    }
-
-    /// Whether the task has nobody to work for. It must end then.
-    fn is_over(&self) -> bool {
-        let mut works = self.works.lock();
-        *works = self.seen.receiver_count() > 0;
-        !*works
-    }
-}
 
 impl Process {
     /// Changes when a key may have been lost, or may be in jeopardy, other than by the end of the lease as it is known

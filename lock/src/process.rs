@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::lease::Lease;
-use crate::lookout::Lookout;
+use crate::outlook::Lookout;
 use crate::reconcile::Terms;
 use crate::settings::check;
 use crate::turns::{Delays, Turns};
