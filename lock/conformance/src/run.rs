@@ -128,6 +128,7 @@ async fn once(scenario: &Scenario, settings: Arc<Settings>, server: Arc<Server>)
     let played = (scenario.play)(&mut stage).await;
     let lines = stage.history.lock().clone();
     let events = stage.events().await?;
+    stage.clear().await;
     let record = Record {
         events: &events,
         lines: &lines,
