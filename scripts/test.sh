@@ -32,6 +32,7 @@ cargo clippy --workspace --all-targets --all-features -- -D warnings
 # As others build them: without the features that the workspace turns on.
 cargo clippy -p leadergroup-lock -p leadergroup-agent --no-default-features -- -D warnings
 cargo clippy -p leadergroup --no-default-features --features plugin --lib --bin kubectl-leadergroup -- -D warnings
+cargo clippy -p leadergroup --no-default-features --features operator --lib --bin leadergroup -- -D warnings
 
 step "documentation of the code"
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --lib --document-private-items

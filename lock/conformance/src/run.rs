@@ -20,7 +20,7 @@ pub async fn conform(settings: Settings) -> anyhow::Result<Report> {
     Bench::start().await?.conform(settings).await
 }
 
-/// How many scenarios run at a time on one server, in all runs together. With more, a small machine is too slow for them.
+/// How many scenarios run at a time on one server, in all runs together. With more, a small machine is too slow.
 const ROOM: u32 = 10;
 
 /// A server for any number of runs.
@@ -128,6 +128,7 @@ async fn once(scenario: &Scenario, settings: Arc<Settings>, server: Arc<Server>)
     let played = (scenario.play)(&mut stage).await;
     let lines = stage.history.lock().clone();
     let events = stage.events().await?;
+    stage.clear().await;
     let record = Record {
         events: &events,
         lines: &lines,

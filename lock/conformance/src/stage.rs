@@ -187,6 +187,14 @@ impl Stage {
         Ok(events)
     }
 
+    /// Removes the database: many runs on one server would fill the disk. Its server may be gone already.
+    pub(crate) async fn clear(&self) {
+        if let Ok(mut admin) = PgConnection::connect_with(&self.server.admin_of("postgres")).await {
+            let _ =
+                admin.execute(AssertSqlSafe(format!("drop database {} with (force)", self.database))).await;
+        }
+    }
+
     /// The session of a process: the one that it registered last.
     pub(crate) async fn session(&self, client: &Client) -> anyhow::Result<Uuid> {
         let last = |event: &Event| event.what == "register" && event.who == client.who;
