@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::{JsonSchema, Schema};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{ConditionType, Former, FormerRun, HumanDuration, Reason, Run, schema};
@@ -44,6 +44,8 @@ pub struct LeaderGroupStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switchover: Option<SwitchoverStatus>,
     /// history contains the last 10 changes of holder, newest first.
+    // It is for people: an entry of another version that cannot be read is left out, and stops no election.
+    #[serde(deserialize_with = "readable")]
     pub history: Vec<HistoryEntry>,
     /// conditions are Accepted, Active, Redundant, Routed, Probed, `LockStoreReachable`, Ready and Stalled.
     #[schemars(schema_with = "schema::conditions")]
@@ -202,6 +204,12 @@ pub struct SwitchoverStatus {
     pub message: String,
 }
 
+/// The elements of a list that can be read.
+fn readable<'de, D: Deserializer<'de>, T: DeserializeOwned>(list: D) -> Result<Vec<T>, D::Error> {
+    let elements = Vec::<Value>::deserialize(list)?;
+    Ok(elements.into_iter().filter_map(|element| serde_json::from_value(element).ok()).collect())
+}
+
 /// How a request for a switchover ended.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 pub enum SwitchoverResult {
@@ -229,7 +237,8 @@ pub struct HistoryEntry {
     /// time is when the new pod was labelled active.
     #[schemars(schema_with = "schema::time")]
     pub time: Time,
-    /// duration is how long the change took: from the last answer of the old pod if it was silent, otherwise from the
-    /// first evidence against it (or from the decision, if it works), to the confirmation of the new term.
+    /// duration is how long the change took, until the confirmation of the new term. It begins with the last answer of
+    /// the old pod if that was silent, with the decision if it still worked, and otherwise with the first evidence
+    /// against it.
     pub duration: HumanDuration,
 }

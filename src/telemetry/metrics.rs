@@ -162,8 +162,8 @@ impl Metrics {
         );
         registry.register_with_unit(
             "failover_duration",
-            "Time from the last answer of a silent active pod, otherwise from the first evidence against it or the \
-             decision, to the confirmation of the new term",
+            "Time from the last answer of a silent active pod, or from the first evidence against another one, to the \
+             confirmation of the new term",
             Unit::Seconds,
             self.failover_duration.clone(),
         );
@@ -234,7 +234,7 @@ impl Metrics {
         self.each_group.forget(namespace, name);
     }
 
-    /// A failover was completed, `duration` after its decision. `reason` must come from a closed set.
+    /// A failover was completed, `duration` after the former pod was last known to work. `reason` must come from a closed set.
     pub fn failover(&self, reason: impl fmt::Display, duration: Duration) {
         self.failovers.get_or_create(&ReasonLabels { reason: reason.to_string() }).inc();
         self.failover_duration.observe(duration.as_secs_f64());

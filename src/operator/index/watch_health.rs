@@ -171,7 +171,7 @@ impl WatchHealth {
         failing.find(|(outage, _)| outage.lasts(now)).map(|(outage, _)| outage.problem.as_str())
     }
 
-    /// For how long watches of this kind have failed: in the worst namespace, zero if none fails.
+    /// For how long watches of this kind have failed: in the namespace where it is longest, zero if none fails.
     pub(in crate::operator) fn failing_for(&self, watched: Watched, now: Duration) -> Duration {
         let failing = self.failing.iter().filter(|((failing, _), _)| *failing == watched);
         failing.map(|(_, (outage, _))| now.saturating_sub(outage.since)).max().unwrap_or_default()
