@@ -247,9 +247,10 @@ struct Observed<'a> {
 impl<'a> Observed<'a> {
     fn see(&mut self, process: &'a Process, attempt: &Attempt, delay: Option<Duration>) {
         let now = process.now();
-        self.delay = delay.map(|left| now + left);
-        // A few heartbeats: the first one that observes it, the one that decides it, and the statement that records it.
+        // A few heartbeats: the first one that observes it, the one that decides it, and the statement that records it;
+        // or, when a delay is over, the pause until the next request, and its answer.
         let heartbeats = process.config.retry_interval * 4;
+        self.delay = delay.map(|left| now + left + heartbeats);
         self.quarantine = (attempt.outcome == Acquired::Quarantine).then(|| {
             let since = self.quarantine.map_or(now, |(since, _)| since);
             // The heartbeat that returns the longest ttl may not have been answered yet.

@@ -470,10 +470,14 @@ mod tests {
             assert_eq!(remains.conditions.len(), conditions, "{status}");
         }
         // A history that another version has written is no reason to stop.
-        let entry = json!({ "token": 1, "reason": "Silent", "time": "2026-01-01T00:00:00Z", "duration": "1s" });
+        let entry =
+            json!({ "token": 1, "reason": "Silent", "time": "2026-01-01T00:00:00Z", "duration": "1s" });
         let history = json!({ "history": [{ "token": 2, "reason": "Silent", "duration": "1s" }, entry] });
         let group = stored(&good, &history).0.expect("it can be read");
-        assert_eq!(group.status.expect("a status").history.iter().map(|it| it.token).collect::<Vec<_>>(), [1]);
+        assert_eq!(
+            group.status.expect("a status").history.iter().map(|it| it.token).collect::<Vec<_>>(),
+            [1]
+        );
         let whole = json!({ "declaration": { "token": 2, "grant": "g" }, "replicas": 3, "conditions": [] });
         let bad = stored(&json!({}), &whole);
         assert_eq!((bad.declaration().token, bad.declaration().grant.as_deref()), (2, Some("g")));

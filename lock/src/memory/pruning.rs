@@ -57,6 +57,7 @@ impl Transaction<'_> {
             let is_free = lock.holder.is_none() && lock.session.is_none() && !lock.awaited;
             let is_left = lock.session.is_some()
                 && lock.delay_ms == 0
+                && !lock.awaited
                 && self.tables.session(lock.session).is_none()
                 && self.tables.queue(&lock.key).next().is_none();
             lock.group_id == PROGRAMS
@@ -67,12 +68,7 @@ impl Transaction<'_> {
         let idle = page.iter().filter_map(|key| self.tables.lock(key)).filter(is_idle);
         let idle: Vec<String> = idle.take(MOST).map(|lock| lock.key.clone()).collect();
         self.tables.remove_locks(&idle);
-        let is_unawaited = |lock: &&Lock| {
-            lock.awaited
-                && lock.holder.is_none()
-                && lock.session.is_none()
-                && self.tables.queue(&lock.key).next().is_none()
-        };
+        let is_unawaited = |lock: &&Lock| lock.awaited && self.tables.queue(&lock.key).next().is_none();
         let unawaited = page.iter().filter_map(|key| self.tables.lock(key)).filter(is_unawaited);
         let unawaited: Vec<String> = unawaited.map(|lock| lock.key.clone()).collect();
         for key in &unawaited {

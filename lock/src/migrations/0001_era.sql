@@ -110,6 +110,9 @@ begin
     if not found then
         return false;
     end if;
+    -- As in present_era: this commit must not wait for a standby, which after old files were put back may be ahead of
+    -- this server, and unable to follow it.
+    perform set_config('synchronous_commit', 'local', true);
     perform leadergroup.begin_era();
     return true;
 end

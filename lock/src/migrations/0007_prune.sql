@@ -67,6 +67,13 @@ language plpgsql volatile
 as $$
 #variable_conflict use_column
 begin
+    -- Each statement has to see the rows as they are once it has locked them.
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'leadergroup.prune_keys: the transaction is %, not read committed',
+            current_setting('transaction_isolation')
+            using errcode = 'invalid_transaction_state',
+                  hint = 'Run `set default_transaction_isolation = ''read committed''` before.';
+    end if;
     with page as materialized (
         select key, session from leadergroup.lock where key > prune_keys.after order by key limit prune_keys.page
     ),
@@ -81,7 +88,7 @@ begin
             l.holder_uid is null and l.session is null and not l.awaited
             -- Its holder ended without a release, so long ago that its session has been removed. A row with a lock
             -- delay stays: those who request the key measure the delay, and need the row for it.
-            or l.session is not null and l.delay_ms = 0
+            or l.session is not null and l.delay_ms = 0 and not l.awaited
                and not exists (select from leadergroup.session as s where s.id = l.session)
                and not exists (select from leadergroup.waiter as w where w.key = l.key)
         )
@@ -100,12 +107,12 @@ begin
         delete from leadergroup.term as t using idle as i where t.key = i.key
     )
     select (select max(key) from page), (select count(*) from gone) into last_key, removed;
-    -- Free keys that count as awaited although the last waiter has died are idle at the next time. The function sees the
-    -- queue as it is once the row is locked.
+    -- Keys that count as awaited although the last waiter has died are idle at the next time. The function sees the queue
+    -- as it is once the row is locked.
     perform leadergroup.note_whether_awaited(free.key) from (
         select l.key from leadergroup.lock as l
         where l.key > prune_keys.after and l.key <= prune_keys.last_key
-        and l.awaited and l.holder_uid is null and l.session is null
+        and l.awaited
         and not exists (select from leadergroup.waiter as w where w.key = l.key)
         for no key update of l skip locked
     ) as free;

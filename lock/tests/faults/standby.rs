@@ -7,6 +7,7 @@ use leadergroup_lock::{
     AcquireRequest, Client, ClientConfig, ClientError, DatabaseConfig, LockError, Retention, Store, Token,
     Wait,
 };
+use tokio::time::timeout;
 
 use crate::cast::{TTL, grant, holder, key, take};
 use crate::postgres::{DEADLINE, Database, Server, eventually};
@@ -113,6 +114,10 @@ async fn a_new_era_begins_while_commits_hang() {
         .await;
         eras.push(store.beat(own, &[]).await.unwrap().era);
     }
+    // Old files were put back, and the standby, which is ahead of them, cannot follow.
+    let lost = "select leadergroup.commits_were_lost(era_id) from leadergroup.meta";
+    timeout(DEADLINE, database.sql(lost)).await.expect("it does not wait for the standby");
+    assert!(!eras.contains(&store.beat(own, &[]).await.unwrap().era));
 }
 
 /// The standby was promoted, and two programs reach only the former primary. Nothing ends the lease of the one whose

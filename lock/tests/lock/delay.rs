@@ -132,6 +132,20 @@ async fn a_program_that_tries_once_and_ends_sits_the_delay_out() {
     assert!(monotonic() >= begun + DELAY, "two hold the same lock");
 }
 
+/// Its time is over long before the delay is: it waits the delay out all the same, as a single try does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_short_wait_sits_the_delay_out_and_asks_again() {
+    const DELAY: Duration = Duration::from_secs(2);
+    let (database, store) = migrated().await;
+    let dead = session(&store).await;
+    assert_eq!(acquire(&store, dead, &wish("p0", DELAY)).await, granted(1));
+    kill(&store, dead).await;
+    let program = client(&database, Duration::ZERO).await;
+    let guard =
+        program.lock(&key("a"), Duration::from_millis(300)).await.expect("the key, when the delay is over");
+    assert_eq!(guard.token(), Token::new(2));
+}
+
 /// The holder lost the key because its heartbeats failed, and drops its guard while its session still counts as alive:
 /// that is not an end in order.
 #[tokio::test(flavor = "multi_thread")]

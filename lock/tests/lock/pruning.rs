@@ -7,7 +7,7 @@ use leadergroup_lock::{
     AcquireRequest, Acquired, Changed, Client, ClientConfig, DatabaseConfig, Key, Pruned, Retention,
     SessionId, Store, Token, Wait,
 };
-use sqlx::AssertSqlSafe;
+use sqlx::{AssertSqlSafe, Executor as _};
 
 use crate::cast::{GROUP, Gate, grant, grant_one, granted, holder, key, session, take, tombstone, vacate};
 use crate::postgres::{Database, eventually, migrated};
@@ -333,6 +333,19 @@ async fn a_key_whose_last_waiter_died_is_pruned_like_any_other() {
         store.prune(IDLE).await.unwrap();
     }
     assert_eq!(keys(&store).await, [""; 0]);
+}
+
+/// A scheduler's connection may have another isolation level, in which a statement does not see who has queued up.
+#[tokio::test]
+async fn keys_are_pruned_at_read_committed_only() {
+    let (database, store) = migrated().await;
+    use_once(&store, session(&store).await, "a").await;
+    let mut admin = database.admin().await;
+    admin.execute("set default_transaction_isolation = 'repeatable read'").await.unwrap();
+    let refused = admin.execute("call leadergroup.prune()").await.unwrap_err().to_string();
+    assert!(refused.contains("is repeatable read, not read committed"), "{refused}");
+    admin.execute("set default_transaction_isolation = 'read committed'").await.unwrap();
+    admin.execute("call leadergroup.prune()").await.unwrap();
 }
 
 #[tokio::test]
