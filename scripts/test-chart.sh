@@ -135,7 +135,8 @@ done
 # The notes after an installation name the binding that somebody else has to create.
 "$HELM" install test "$chart" --namespace test --dry-run=client --values "$chart/ci/namespaced-values.yaml" \
   >"$out/notes" 2>&1 || complain "notes: $(cat "$out/notes")"
-for text in 'helm test test -n test' 'kubectl -n team-c create rolebinding test-leadergroup' \
+for text in 'helm test test -n test' 'kubectl -n test logs test-leadergroup-test -c ready' \
+  'kubectl -n team-c create rolebinding test-leadergroup-elsewhere' \
   '--clusterrole=test-leadergroup' '--serviceaccount=test:test-leadergroup'; do
   checks=$((checks + 1))
   grep -qF -- "$text" "$out/notes" || complain "notes: must contain, but do not: $text"
