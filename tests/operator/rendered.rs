@@ -134,6 +134,19 @@ fn all_objects_carry_the_common_labels_and_annotations_and_all_pods_the_labels()
 }
 
 #[test]
+fn a_label_of_one_kind_of_object_replaces_the_common_one() {
+    let objects = rendered(&folder().join("same-labels-values.yaml"), "test");
+    let of = |kind: &str| objects.iter().find(|object| object["kind"] == kind).unwrap();
+    let pods = &of("Deployment")["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(pods["example.com/team"], "pods");
+    for (kind, team) in
+        [("Deployment", "platform"), ("ServiceMonitor", "monitors"), ("PrometheusRule", "rules")]
+    {
+        assert_eq!(of(kind)["metadata"]["labels"]["example.com/team"], team, "{kind}");
+    }
+}
+
+#[test]
 fn pods_name_no_ids_on_openshift_or_if_they_are_left_out() {
     for (name, objects) in renderings("test") {
         let kept = match name.as_str() {
