@@ -26,6 +26,42 @@ render() { # render <values> <output>: as `helm install test --namespace test` w
     --api-versions admissionregistration.k8s.io/v1/MutatingAdmissionPolicy >"$2" 2>"$2.err"
 }
 
+# Keys that a mapping has twice, which Helm renders without a word: some parsers refuse them, others take the last one.
+duplicate_keys() { # duplicate_keys <YAML in block style>
+  awk '
+    function forget(column, key) { for (key in seen) if (seen[key] >= column) delete seen[key] }
+    { match($0, /^ */); indent = RLENGTH }
+    /^---/ { forget(0); scalar = -1; next }
+    /^ *(#|$)/ { next }
+    scalar >= 0 && indent > scalar { next }
+    {
+      scalar = -1
+      rest = substr($0, indent + 1)
+      forget(indent + 1)
+      while (rest ~ /^- /) { # a new item of a list, and so a new mapping
+        owner = indent
+        match(rest, /^- +/)
+        rest = substr(rest, RLENGTH + 1)
+        forget(indent + 1)
+        indent += RLENGTH
+      }
+      if (match(rest, /^("[^"]*"|[^ "{[&*!|>][^ ]*):( |$)/)) {
+        key = indent " " substr(rest, 1, RLENGTH)
+        gsub(/: ?$|"/, "", key)
+        if (key in seen) { print FILENAME ":" FNR ": " $0; bad = 1 }
+        seen[key] = owner = indent
+      }
+      if (rest ~ /[|>][-+0-9]*$/) scalar = owner
+    }
+    END { exit bad }' "$1"
+}
+
+# The check itself: one mapping has a key twice, and others may have the same key.
+printf '%s\n' 'a:' '  b: 1' '  c: |' '    d: 3' '    d: 4' 'e:' '  - b: 5' '    f: {}' '  - b: 6' >"$out/keys"
+duplicate_keys "$out/keys" >/dev/null || complain "different keys count as the same"
+printf '%s\n' '---' 'e:' '  - b: 7' '    f: 8' '    "b": 9' >>"$out/keys"
+! duplicate_keys "$out/keys" >/dev/null || complain "a key that a mapping has twice is not found"
+
 for values in "$chart"/ci/*-values.yaml; do
   name=$(basename "$values" -values.yaml)
   "$HELM" lint --strict --quiet --namespace test --values "$values" "$chart" >"$out/lint" 2>&1 ||
@@ -34,6 +70,8 @@ for values in "$chart"/ci/*-values.yaml; do
     complain "$name: $(cat "$out/$name.yaml.err")"
     continue
   fi
+  checks=$((checks + 1))
+  duplicate_keys "$out/$name.yaml" >&2 || complain "$name: a mapping has a key twice"
   while IFS= read -r text; do
     checks=$((checks + 1))
     grep -qF -- "$text" "$out/$name.yaml" || complain "$name: must contain, but does not: $text"
@@ -97,7 +135,8 @@ done
 # The notes after an installation name the binding that somebody else has to create.
 "$HELM" install test "$chart" --namespace test --dry-run=client --values "$chart/ci/namespaced-values.yaml" \
   >"$out/notes" 2>&1 || complain "notes: $(cat "$out/notes")"
-for text in 'helm test test -n test' 'kubectl -n team-c create rolebinding test-leadergroup' \
+for text in 'helm test test -n test' 'kubectl -n test logs test-leadergroup-test -c ready' \
+  'kubectl -n team-c create rolebinding test-leadergroup-elsewhere' \
   '--clusterrole=test-leadergroup' '--serviceaccount=test:test-leadergroup'; do
   checks=$((checks + 1))
   grep -qF -- "$text" "$out/notes" || complain "notes: must contain, but do not: $text"

@@ -27,6 +27,20 @@ app.kubernetes.io/part-of: leadergroup
 {{- end }}
 {{- end -}}
 
+{{/*
+The labels of an object of the operator, for a list of the root and of the labels that the values set for this object. The
+latter count.
+*/}}
+{{- define "leadergroup.operator.labels" -}}
+{{- $root := first . -}}
+{{- $labels := include "leadergroup.labels" $root | fromYaml -}}
+{{- $labels = merge $labels (include "leadergroup.operator.selectorLabels" $root | fromYaml) -}}
+{{- range $key, $value := last . -}}
+{{- $_ := set $labels $key $value -}}
+{{- end -}}
+{{- toYaml $labels -}}
+{{- end -}}
+
 {{/* The annotations of an object that has none of its own. */}}
 {{- define "leadergroup.annotations" -}}
 {{- with .Values.commonAnnotations -}}
