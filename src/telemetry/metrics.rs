@@ -234,7 +234,8 @@ impl Metrics {
         self.each_group.forget(namespace, name);
     }
 
-    /// A failover was completed, `duration` after the former pod was last known to work. `reason` must come from a closed set.
+    /// A failover was completed, `duration` after the former pod was last known to work. `reason` must come from a
+    /// closed set.
     pub fn failover(&self, reason: impl fmt::Display, duration: Duration) {
         self.failovers.get_or_create(&ReasonLabels { reason: reason.to_string() }).inc();
         self.failover_duration.observe(duration.as_secs_f64());
