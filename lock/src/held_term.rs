@@ -178,7 +178,7 @@ impl HeldTerm {
         until.saturating_sub(self.process.now()) < lease / 2 || near_its_end
     }
 
-    /// See [`Guard::lost`].
+    /// See [`Guard::lost`](crate::Guard::lost).
     pub(crate) async fn lost(&self) {
         self.watch(Self::is_lost, Self::until).await;
     }

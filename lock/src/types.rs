@@ -179,7 +179,7 @@ pub struct Term {
     pub reason: String,
     /// When it was granted, by the database's clock. For information.
     pub granted_at: Timestamp,
-    /// Whether everything that makes the holder act has been done ([`Store::confirm`](crate::Store::confirm)).
+    /// Whether everything that makes the holder act has been done (`Store::confirm`).
     pub confirmed: bool,
 }
 
