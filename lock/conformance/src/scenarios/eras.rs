@@ -6,10 +6,10 @@ use std::time::Duration;
 use leadergroup_lock::monotonic;
 use tokio::time::sleep;
 
-use crate::process::Answer;
+use crate::process::{Answer, Client};
 use crate::proxy::Backend;
 use crate::rules::{Outcome, late, wrong};
-use crate::scenarios::until::held_until;
+use crate::scenarios::until::{heartbeats_until, held_until, said_lost_until, tried_until};
 use crate::stage::Stage;
 
 pub(super) async fn a_new_era(stage: &mut Stage) -> Outcome {
@@ -73,6 +73,62 @@ pub(super) async fn an_old_answer(stage: &mut Stage) -> Outcome {
         Some(Answer::Granted(_)) => Ok(()),
         answer => late(16, format!("after a grant of another era it did not ask again: {answer:?}")),
     }
+}
+
+/// The rows are put back as they were after the session's first heartbeat. The database's history is the same.
+pub(super) async fn old_files(stage: &mut Stage) -> Outcome {
+    put_back(stage, "update leadergroup.session set beat = 1 where id =").await
+}
+
+/// The rows are put back as they were before the session was registered.
+pub(super) async fn files_from_before_the_session(stage: &mut Stage) -> Outcome {
+    put_back(stage, "delete from leadergroup.session where id =").await
+}
+
+/// A client holds a key. Then the database loses the grant, and heartbeats of the session.
+async fn put_back(stage: &mut Stage, session_is_put_back: &str) -> Outcome {
+    let (ttl, slack) = (stage.ttl(), stage.slack());
+    let mut client = stage.client().await?;
+    let first = client.take("k").await?;
+    if !heartbeats_until(stage, &client, 3, monotonic() + ttl * 2 + slack).await? {
+        return late(6, "it sends no heartbeats");
+    }
+    let session = stage.session(&client).await?;
+    stage
+        .sql(&format!(
+            "begin;
+             update leadergroup.lock set holder_uid = null, holder_namespace = null, holder_name = null,
+                    session = null, grant_id = null where key = 'k';
+             {session_is_put_back} '{session}';
+             commit"
+        ))
+        .await?;
+    let lost = monotonic();
+    // If it answers `yes` for too long, the record shows it.
+    if held_until(&mut client, "k", lost + ttl * 2).await? {
+        return Ok(());
+    }
+    if !began_an_era(stage, &client, lost + ttl + slack).await? {
+        return late(34, "the database counted fewer heartbeats than before, and it did not begin an era");
+    }
+    if !said_lost_until(&client, "k", first, lost + ttl * 2 + slack).await {
+        return late(4, "the database lost its grant, and it did not say that it lost the key");
+    }
+    match tried_until(&mut client, "k", monotonic() + ttl * 4 + slack).await? {
+        Some(second) if second > first => Ok(()),
+        Some(second) => wrong(24, format!("the token {second} is not above {first}")),
+        None => late(18, "it began an era, and did not get a free key in it"),
+    }
+}
+
+/// Waits until this client has called `commits_were_lost`, or until this time on the clock.
+async fn began_an_era(stage: &Stage, client: &Client, end: Duration) -> Outcome<bool> {
+    let called = format!(
+        "select exists (select from conform.event where what = 'commits_were_lost' and verdict = 'true'
+         and who = '{}')",
+        client.who
+    );
+    Ok(stage.becomes_true(&called, end.saturating_sub(monotonic())).await?)
 }
 
 /// The primary is gone, and the standby that is promoted has not received the last grant.
