@@ -207,6 +207,9 @@ declare
     at_ms constant bigint := conform.uptime();
     sync constant text := current_setting('synchronous_commit');
 begin
+    if conform.is_forged('give_up') then
+        raise exception 'give_up is not answered' using errcode = 'query_canceled';
+    end if;
     select g.next_grant, g.next_session into next_grant, next_session
     from leadergroup_real.give_up(session, key, grant_id) as g;
     perform conform.note(at_ms, sync, 'give_up', session, key => key, grant_id => grant_id);

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leadergroup_lock::monotonic;
+use sqlx::Executor as _;
 use tokio::time::sleep;
 
 use crate::process::{Answer, Client};
-use crate::proxy::Backend;
+use crate::proxy::{Backend, Fault};
 use crate::rules::{Outcome, late, wrong};
 use crate::scenarios::until::{heartbeats_until, held_until, said_lost_until, tried_until};
 use crate::stage::Stage;
@@ -51,6 +52,48 @@ pub(super) async fn a_lost_grant(stage: &mut Stage) -> Outcome {
     // If it answers `yes` for too long, the record shows it.
     held_until(&mut client, "k", monotonic() + ttl * 2).await?;
     Ok(())
+}
+
+/// A failover loses a grant whose answer arrives while the client compares its keys with the table.
+pub(super) async fn a_grant_of_the_era_before(stage: &mut Stage) -> Outcome {
+    let (ttl, slack) = (stage.ttl(), stage.slack());
+    let mut client = stage.client().await?;
+    client.take("j").await?;
+    client.proxy.arm_at("acquire(", Fault::Late, 0);
+    client.send("lock k 600000").await?;
+    let granted = "select exists (select from leadergroup.lock where key = 'k' and holder_uid is not null)";
+    if !stage.becomes_true(granted, ttl + slack).await? {
+        return late(31, "it called no `acquire`");
+    }
+    let mut admin = stage.admin().await?;
+    admin
+        .execute(
+            "update leadergroup.lock set holder_uid = null, holder_namespace = null, holder_name = null,
+                    session = null, grant_id = null where key = 'k';
+             select leadergroup.begin_era();",
+        )
+        .await?;
+    admin.execute("begin; lock table leadergroup.lock in access exclusive mode").await?;
+    let compares = format!(
+        "select exists (select from pg_stat_activity where usename = '{}' and wait_event_type = 'Lock')",
+        client.who
+    );
+    if !stage.becomes_true(&compares, ttl + slack).await? {
+        return late(15, "an era began, and it did not compare its keys with the table");
+    }
+    client.proxy.let_answers_through();
+    // A client that believes in the grant answers now.
+    let early = client.answer_within(ttl / 4).await?;
+    admin.execute("rollback").await?;
+    if let Some(Answer::Granted(_)) = early {
+        // If it answers `yes` for too long, the record shows it.
+        held_until(&mut client, "k", monotonic() + ttl * 2).await?;
+        return Ok(());
+    }
+    match client.answer_within(ttl * 5 + slack).await? {
+        Some(Answer::Granted(_)) => Ok(()),
+        answer => late(16, format!("after a grant of the era before it did not ask again: {answer:?}")),
+    }
 }
 
 pub(super) async fn an_old_answer(stage: &mut Stage) -> Outcome {
