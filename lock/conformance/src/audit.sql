@@ -49,13 +49,14 @@ return exists (select from conform.forged as f where f.what = is_forged.what);
 
 alter function leadergroup.register(uuid, text, bigint, text, text) set schema leadergroup_real;
 alter function leadergroup.beat(uuid, uuid[]) set schema leadergroup_real;
-alter function leadergroup.mark_dead(uuid[], bigint[]) set schema leadergroup_real;
+alter function leadergroup.mark_dead(uuid[], bigint[], uuid) set schema leadergroup_real;
 alter function leadergroup.acquire(uuid, jsonb, integer, integer) set schema leadergroup_real;
 alter function leadergroup.release(uuid, jsonb) set schema leadergroup_real;
 alter function leadergroup.give_up(uuid, text, uuid) set schema leadergroup_real;
 alter function leadergroup.wake(uuid, uuid) set schema leadergroup_real;
 alter function leadergroup.close(uuid, boolean) set schema leadergroup_real;
 alter function leadergroup.end_quarantine(uuid) set schema leadergroup_real;
+alter function leadergroup.commits_were_lost(uuid) set schema leadergroup_real;
 
 create function leadergroup.register(
     id uuid, name text, ttl_ms bigint, peers text default null, place text default null,
@@ -104,7 +105,8 @@ begin
 end
 $$;
 
-create function leadergroup.mark_dead(sessions uuid[], beats bigint[]) returns table (id uuid, marked boolean)
+create function leadergroup.mark_dead(sessions uuid[], beats bigint[], era_id uuid default null)
+returns table (id uuid, marked boolean)
 language plpgsql volatile
 as $$
 #variable_conflict use_column
@@ -112,7 +114,9 @@ declare
     at_ms constant bigint := conform.uptime();
     sync constant text := current_setting('synchronous_commit');
 begin
-    for id, marked in select * from leadergroup_real.mark_dead(mark_dead.sessions, mark_dead.beats) loop
+    for id, marked in
+        select * from leadergroup_real.mark_dead(mark_dead.sessions, mark_dead.beats, mark_dead.era_id)
+    loop
         if marked then
             perform conform.note(at_ms, sync, 'mark_dead', id);
         end if;
@@ -203,6 +207,9 @@ declare
     at_ms constant bigint := conform.uptime();
     sync constant text := current_setting('synchronous_commit');
 begin
+    if conform.is_forged('give_up') then
+        raise exception 'give_up is not answered' using errcode = 'query_canceled';
+    end if;
     select g.next_grant, g.next_session into next_grant, next_session
     from leadergroup_real.give_up(session, key, grant_id) as g;
     perform conform.note(at_ms, sync, 'give_up', session, key => key, grant_id => grant_id);
@@ -253,6 +260,21 @@ begin
     if answer then
         perform conform.note(at_ms, sync, 'end_quarantine', null, beat => longest, grant_id => era_id);
     end if;
+    return answer;
+end
+$$;
+
+create function leadergroup.commits_were_lost(era_id uuid) returns boolean
+language plpgsql volatile
+as $$
+#variable_conflict use_variable
+declare
+    at_ms constant bigint := conform.uptime();
+    sync constant text := current_setting('synchronous_commit');
+    answer boolean;
+begin
+    answer := leadergroup_real.commits_were_lost(era_id);
+    perform conform.note(at_ms, sync, 'commits_were_lost', null, grant_id => era_id, verdict => answer::text);
     return answer;
 end
 $$;

@@ -23,11 +23,23 @@ pub(crate) struct Record<'a> {
     pub(crate) slack: Duration,
     /// The rule that a client breaks if it holds a key for longer than its lease.
     pub(crate) lease: u8,
+    /// The same, if the database has lost the grant.
+    pub(crate) lost_grant: u8,
 }
 
 /// The calls of which each must be a transaction.
-const CALLS: &[&str] =
-    &["register", "beat", "mark_dead", "acquire", "release", "give_up", "wake", "close", "end_quarantine"];
+const CALLS: &[&str] = &[
+    "register",
+    "beat",
+    "mark_dead",
+    "acquire",
+    "release",
+    "give_up",
+    "wake",
+    "close",
+    "end_quarantine",
+    "commits_were_lost",
+];
 
 impl Record<'_> {
     /// All rules that were broken.
@@ -274,7 +286,7 @@ impl Record<'_> {
         });
         let until = lost.map_or(line.at, |lost| lost.at().min(line.at));
         let end = self.end_of_lease(self.last_heartbeat(grant.session, until)?);
-        let rule = if lost.is_some() { 15 } else { self.lease };
+        let rule = if lost.is_some() { self.lost_grant } else { self.lease };
         (line.asked > end).then(|| {
             let late = line.asked.saturating_sub(end).as_millis();
             let seen =

@@ -29,6 +29,8 @@ pub enum Fault {
     Hang,
     /// The server executes it, and the proxy is frozen before the answer passes.
     Freeze,
+    /// The server executes it, and the answer waits until it is [let through](Proxy::let_answers_through).
+    Late,
 }
 
 /// The server behind the proxy.
@@ -86,6 +88,8 @@ struct Shared {
     frozen: watch::Sender<Frozen>,
     latency: watch::Sender<Duration>,
     refuses: AtomicBool,
+    /// Whether late answers may pass.
+    passes: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
@@ -109,6 +113,7 @@ impl Proxy {
             frozen: watch::Sender::new(Frozen::No),
             latency: watch::Sender::new(Duration::ZERO),
             refuses: AtomicBool::new(false),
+            passes: watch::Sender::new(false),
         });
         let accepting = tokio::spawn({
             let shared = Arc::clone(&shared);
@@ -167,6 +172,11 @@ impl Proxy {
     /// Lets answers through, and stops requests.
     pub fn freeze_requests(&self) {
         self.shared.frozen.send_replace(Frozen::Requests);
+    }
+
+    /// Lets the answers through that are late.
+    pub fn let_answers_through(&self) {
+        self.shared.passes.send_replace(true);
     }
 
     /// Makes the proxy close new connections at once, or accept them again.
@@ -288,7 +298,7 @@ async fn requests(
             Some(Fault::Freeze) => {
                 shared.frozen.send_replace(Frozen::Both);
             }
-            Some(fault @ (Fault::AnswerLost | Fault::Hang)) => *swallow.lock() = Some(fault),
+            Some(fault @ (Fault::AnswerLost | Fault::Hang | Fault::Late)) => *swallow.lock() = Some(fault),
             Some(Fault::Cut) | None => {}
         }
         to.write_all(&batch).await?;
@@ -368,6 +378,12 @@ async fn answers(
         match fault {
             None => to.write_all(&message).await?,
             Some(Fault::AnswerLost) if kind == b'Z' => return Ok(()),
+            Some(Fault::Late) => {
+                // The sender is in `shared`, so this has no other end.
+                let _ = shared.passes.subscribe().wait_for(|passes| *passes).await;
+                *swallow.lock() = None;
+                to.write_all(&message).await?;
+            }
             Some(_) => {}
         }
     }

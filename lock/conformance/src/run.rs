@@ -135,6 +135,7 @@ async fn once(scenario: &Scenario, settings: Arc<Settings>, server: Arc<Server>)
         ttl: stage.ttl(),
         slack: stage.slack(),
         lease: scenario.lease,
+        lost_grant: scenario.lost_grant,
     };
     let mut found = record.check();
     match played {

@@ -64,7 +64,7 @@ class Returning(lock.Client):
 class Silent(lock.Client):
     def lose(self, key):
         held = self.keys.pop(key)
-        self.unused.append((held.session, key, held.token))
+        self.unused.append((held.session, key, held.token, held.session.over))
 
 
 @breaks("R5")
@@ -140,7 +140,7 @@ class Eraless(lock.Client):
 
 @breaks("R13")
 class Peaceful(lock.Client):
-    def mark_dead(self, session, beat):
+    def mark_dead(self, session, beat, era):
         pass
 
 
@@ -328,6 +328,14 @@ class Old(lock.Client):
     def heartbeat(self):
         lock.VERSION = 1 << 30
         super().heartbeat()
+
+
+@breaks("R34")
+class Unwary(lock.Client):
+    """Renews its lease by a heartbeat that was counted before."""
+
+    def shows_lost_commits(self, session, own):
+        return False
 
 
 if __name__ == "__main__":

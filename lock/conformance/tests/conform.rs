@@ -19,7 +19,7 @@ const PYTHON: &[&str] =
 const BROKEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/broken.py");
 
 /// The clients that each break one rule, and the scenario that shows it.
-const RULES: [(&str, &str); 34] = [
+const RULES: [(&str, &str); 35] = [
     ("P1", "one after the other"),
     ("R1", "an outage"),
     ("R2", "a clock that is set"),
@@ -54,6 +54,7 @@ const RULES: [(&str, &str); 34] = [
     ("R31", "lost answers"),
     ("R32", "one after the other"),
     ("R33", "a newer schema"),
+    ("R34", "old files"),
 ];
 
 /// Runs a client, or several in turn. All tests share one server.

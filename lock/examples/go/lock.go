@@ -20,7 +20,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -54,7 +56,10 @@ func newUUID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-var errTooNew = errors.New("the schema is too new for this client")
+var (
+	errTooNew = errors.New("the schema is too new for this client")
+	errClosed = errors.New("the client was closed")
+)
 
 // connection runs one call a transaction, and connects again after each failure.
 type connection struct {
@@ -129,8 +134,14 @@ type session struct {
 	id         string
 	registered bool
 	until      time.Duration // The end of the lease.
+	over       time.Duration // When others may mark it dead, at the earliest.
+	beat       int64
 	era        string
+	revoked    int64
+	compared   bool // Whether the held keys have been compared with the table in this era.
 }
+
+func newSession() *session { return &session{id: newUUID(), compared: true} } // R7
 
 // held is a key that a session has been granted.
 type held struct {
@@ -143,6 +154,22 @@ type unused struct {
 	session *session
 	key     string
 	token   int64
+	due     time.Duration // Until then, the program has time to stop.
+}
+
+// lost is what the program has to be told.
+type lost struct {
+	key   string
+	token int64
+}
+
+// doubt is a request of which a call was lost. It may still be granted the key, until it is void (R22).
+type doubt struct {
+	session    *session
+	key, grant string
+	voidAfter  int64
+	token      int64
+	due        time.Duration // When no call can take effect any more, if not 0.
 }
 
 // window is since when a state has not changed, as observed.
@@ -152,18 +179,24 @@ type window struct {
 	since time.Duration
 }
 
-// Client has one session. Its heartbeats have a connection of their own.
+// Client has one session. Its heartbeats have a connection of their own. onLost is called in a goroutine of its own, or
+// by Close. It may call the client.
 type Client struct {
 	name          string
 	ttl, interval time.Duration
 	onLost        func(key string, token int64)
 	beats, work   *connection
 	closing       chan struct{}
+	lostCommits   string // The era in which commits were lost, until another one has begun. Of the heartbeat.
 
 	mu         sync.Mutex // Guards everything below.
 	session    *session
 	keys       map[string]held
 	unused     []unused
+	untold     []lost
+	finished   []*session // They are never renewed again, and have to be closed.
+	doubts     []*doubt
+	closed     bool
 	watched    string
 	windows    map[string]window
 	windowsEra string
@@ -177,7 +210,7 @@ func Open(url, name string, ttl time.Duration, onLost func(key string, token int
 	c := &Client{
 		name: name, ttl: ttl, interval: ttl / 5, onLost: onLost, // R6
 		beats: &connection{url: url}, work: &connection{url: url}, closing: make(chan struct{}),
-		session: &session{id: newUUID()}, keys: map[string]held{}, windows: map[string]window{}, // R7
+		session: newSession(), keys: map[string]held{}, windows: map[string]window{},
 	}
 	if err := c.heartbeat(); err != nil {
 		return nil, err
@@ -219,11 +252,26 @@ func (c *Client) dropWhatIsLost() {
 }
 
 func (c *Client) lose(key string) {
-	lost := c.keys[key]
+	term := c.keys[key]
 	delete(c.keys, key)
-	c.unused = append(c.unused, unused{lost.session, key, lost.token})
-	if c.onLost != nil {
-		c.onLost(key, lost.token) // R4
+	c.unused = append(c.unused, unused{term.session, key, term.token, term.session.over})
+	c.untold = append(c.untold, lost{key, term.token})
+}
+
+// tell follows R4, without the mutex: the program may call Held, or wait for a goroutine of its own that does.
+func (c *Client) tell() {
+	for {
+		c.mu.Lock()
+		if len(c.untold) == 0 {
+			c.mu.Unlock()
+			return
+		}
+		next := c.untold[0]
+		c.untold = c.untold[1:]
+		c.mu.Unlock()
+		if c.onLost != nil {
+			c.onLost(next.key, next.token)
+		}
 	}
 }
 
@@ -232,12 +280,14 @@ func (c *Client) watchTheLease() {
 		c.mu.Lock()
 		c.dropWhatIsLost()
 		c.mu.Unlock()
+		c.tell()
 	}
 }
 
 // The heartbeat.
 
 func (c *Client) sendHeartbeats() {
+	defer c.beats.drop()
 	for c.sleep(c.interval) {
 		err := c.heartbeat()
 		if errors.Is(err, errTooNew) {
@@ -250,6 +300,12 @@ func (c *Client) sendHeartbeats() {
 		if err == nil {
 			err = c.endUnusedTerms()
 		}
+		if err == nil {
+			err = c.endDoubts()
+		}
+		if err == nil {
+			err = c.closeFinished()
+		}
 		if err != nil && !isTemporary(err) {
 			fmt.Fprintln(os.Stderr, "heartbeat:", err)
 		}
@@ -260,6 +316,7 @@ func (c *Client) sendHeartbeats() {
 type seen struct {
 	id, era          *string
 	beat, ttlMs      *int64
+	revoked          *int64
 	dead, quarantine bool
 	longestMs        *int64
 	worksWith        int
@@ -267,8 +324,11 @@ type seen struct {
 
 func (c *Client) heartbeat() error {
 	c.mu.Lock()
-	s, watched := c.session, c.watched
+	s, watched, closed := c.session, c.watched, c.closed
 	c.mu.Unlock()
+	if closed {
+		return nil
+	}
 	if !s.registered {
 		sql := "select leadergroup.register($1::text::uuid, $2, $3)"
 		if err := c.beats.call(nothing, sql, s.id, c.name, c.ttl.Milliseconds()); err != nil {
@@ -281,10 +341,10 @@ func (c *Client) heartbeat() error {
 	err := c.beats.call(func(row pgx.Rows) error {
 		var r seen
 		rows = append(rows, seen{})
-		err := row.Scan(&r.id, &r.era, &r.beat, &r.ttlMs, &r.dead, &r.quarantine, &r.longestMs, &r.worksWith)
+		err := row.Scan(&r.id, &r.era, &r.beat, &r.ttlMs, &r.revoked, &r.dead, &r.quarantine, &r.longestMs, &r.worksWith)
 		rows[len(rows)-1] = r
 		return err
-	}, `select id::text, era_id::text, beat, ttl_ms, dead, quarantine, longest_ttl_ms, works_with
+	}, `select id::text, era_id::text, beat, ttl_ms, revoked, dead, quarantine, longest_ttl_ms, works_with
 		from leadergroup.beat($1::text::uuid, string_to_array($2, ',')::uuid[])`, s.id, watched)
 	if err != nil {
 		return err
@@ -293,27 +353,62 @@ func (c *Client) heartbeat() error {
 	if own.worksWith > version {
 		return errTooNew
 	}
-	if own.dead {
-		c.mu.Lock()
-		c.session = &session{id: newUUID()} // R8, R9
+	c.mu.Lock()
+	if c.showsLostCommits(s, own) {
+		c.lostCommits = *own.era
+	}
+	if own.dead && s == c.session {
+		c.session = newSession() // R8, R9
 		c.dropWhatIsLost()
-		c.mu.Unlock()
+	}
+	c.mu.Unlock()
+	if c.lostCommits == *own.era {
+		// R34. This answer renews nothing. If the call fails, the next heartbeat repeats it.
+		err := c.beats.call(nothing, "select leadergroup.commits_were_lost($1::text::uuid)", *own.era)
+		if err == nil {
+			c.lostCommits = ""
+		}
+		return err
+	}
+	if own.dead {
 		return nil
 	}
-	if s.era != "" && s.era != *own.era {
+	c.mu.Lock()
+	// First, so that a grant of the era before whose answer is still to come does not count (R16).
+	if s.era != "" && s.era != *own.era || s.revoked != *own.revoked {
+		s.compared = false
+	}
+	s.beat, s.era, s.revoked = *own.beat, *own.era, *own.revoked
+	compared := s.compared
+	c.mu.Unlock()
+	if !compared {
 		if err := c.compareWithTheTable(s); err != nil {
 			return err
 		}
 	}
 	c.mu.Lock()
 	c.dropWhatIsLost()
-	s.era, s.until = *own.era, sent+c.ttl-c.ttl/5
+	s.compared, s.until, s.over = true, sent+c.ttl-c.ttl/5, sent+c.ttl
 	c.mu.Unlock()
 	return c.observe(sent, received, rows)
 }
 
+// showsLostCommits follows R34: a heartbeat counts itself. A session that is unknown has no count.
+func (c *Client) showsLostCommits(s *session, own seen) bool {
+	if s.era != *own.era {
+		return false
+	}
+	if own.id == nil {
+		return c.hasLease(s)
+	}
+	return own.dead && *own.beat < s.beat || !own.dead && *own.beat <= s.beat
+}
+
 // compareWithTheTable follows R15, on the connection of the heartbeat. An error leaves the lease as it is.
 func (c *Client) compareWithTheTable(s *session) error {
+	c.mu.Lock()
+	listed := maps.Clone(c.keys)
+	c.mu.Unlock()
 	present := map[string]int64{}
 	err := c.beats.call(func(row pgx.Rows) error {
 		var key string
@@ -324,8 +419,8 @@ func (c *Client) compareWithTheTable(s *session) error {
 	}, "select key, token from leadergroup.lock where session = $1::text::uuid and holder_uid is not null", s.id)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for key, held := range c.keys {
-		if err == nil && present[key] != held.token {
+	for key, held := range listed {
+		if err == nil && c.keys[key] == held && present[key] != held.token {
 			c.lose(key)
 		}
 	}
@@ -366,8 +461,8 @@ func (c *Client) observe(sent, received time.Duration, rows []seen) error {
 		if name == "quarantine" { // R17, R18
 			err = c.beats.call(nothing, "select leadergroup.end_quarantine($1::text::uuid)", *own.era)
 		} else { // R10, R13
-			sql := "select id from leadergroup.mark_dead(array[$1::text::uuid], array[$2::bigint])"
-			err = c.beats.call(nothing, sql, name, w.beat)
+			sql := "select id from leadergroup.mark_dead(array[$1::text::uuid], array[$2::bigint], $3::text::uuid)"
+			err = c.beats.call(nothing, sql, name, w.beat, *own.era)
 		}
 		if err != nil {
 			return err
@@ -401,40 +496,49 @@ func (c *Client) request(key string, wait time.Duration, queue bool) (int64, err
 	var satOut *int64
 	var patience time.Duration
 	delays := map[int64]time.Duration{}
+	var asked bool
+	var voidAfter int64
 	for {
 		c.mu.Lock()
-		failed, present := c.failed, c.session
+		failed, present, closed := c.failed, c.session, c.closed
 		c.mu.Unlock()
 		if failed != nil {
 			return 0, failed
+		}
+		if closed {
+			return 0, errClosed
 		}
 		if own != present { // R9
 			if own != nil {
 				grant = newUUID()
 			}
-			own, satOut = present, nil
+			own, satOut, asked, voidAfter = present, nil, false, 0
 		}
 		soon := true
 		a, err := c.ask(own, key, grant, queue, satOut)
 		switch {
 		case err != nil && !isTemporary(err):
+			if asked {
+				c.endRequest(own, key, grant, voidAfter)
+			}
 			return 0, err
 		case err != nil:
-			patience = max(patience, c.ttl)
+			patience, voidAfter = max(patience, c.ttl), c.voidAfter(own)
 		case a.verdict == "granted":
 			if c.accept(own, key, a) {
+				c.noteDoubt(own, key, grant, voidAfter, *a.token)
 				return *a.token, nil
 			}
 			patience = max(patience, c.ttl)
 		case a.verdict == "tombstone" || a.verdict == "foreign" || a.verdict == "newer" || a.verdict == "full":
-			c.giveUp(own, key, grant)
+			c.endRequest(own, key, grant, voidAfter)
 			return 0, nil
 		case a.verdict == "delayed":
 			if _, found := delays[*a.token]; !found { // R21: from the receipt of the first answer.
 				delays[*a.token] = now() + time.Duration(*a.delayMs)*time.Millisecond
 			}
 			if now() >= delays[*a.token] {
-				satOut = a.token
+				satOut, asked = a.token, true
 				continue
 			}
 			fallthrough
@@ -442,9 +546,10 @@ func (c *Client) request(key string, wait time.Duration, queue bool) (int64, err
 			patience = max(patience, c.patienceFor(a, queue))
 			soon = a.verdict != "waiting" && a.verdict != "held" && a.verdict != "delayed" && a.verdict != "quarantine"
 		}
+		asked = true
 		left := end + patience - now()
 		if left <= 0 {
-			c.giveUp(own, key, grant)
+			c.endRequest(own, key, grant, voidAfter)
 			return 0, nil
 		}
 		pause := c.interval // R20
@@ -458,7 +563,7 @@ func (c *Client) request(key string, wait time.Duration, queue bool) (int64, err
 func (c *Client) ask(s *session, key, grant string, queue bool, satOut *int64) (answer, error) {
 	requests, err := json.Marshal([]map[string]any{{
 		"key": key, "grant_id": grant, "uid": s.id, "namespace": "program", "name": c.name, "reason": "asked for it",
-		"wait": queue, "sat_out": satOut,
+		"wait": queue, "sat_out": satOut, "void_after": c.voidAfter(s),
 	}})
 	if err != nil {
 		return answer{}, err
@@ -512,20 +617,100 @@ func (c *Client) patienceFor(a answer, queue bool) time.Duration {
 	return c.ttl // Soon, the answer will be another one.
 }
 
+// voidAfter returns the heartbeat by which a call that is sent now has taken effect or never will (R22).
+func (c *Client) voidAfter(s *session) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return s.beat + int64((statementTimeout+c.interval-1)/c.interval) + 2
+}
+
+func (c *Client) endRequest(s *session, key, grant string, voidAfter int64) {
+	c.giveUp(s, key, grant)
+	c.noteDoubt(s, key, grant, voidAfter, 0)
+}
+
+// noteDoubt remembers a request of which a call was lost, if voidAfter is not 0.
+func (c *Client) noteDoubt(s *session, key, grant string, voidAfter, token int64) {
+	if voidAfter != 0 {
+		c.mu.Lock()
+		c.doubts = append(c.doubts, &doubt{session: s, key: key, grant: grant, voidAfter: voidAfter, token: token})
+		c.mu.Unlock()
+	}
+}
+
+const givingUp = `select next_session::text, next_grant::text
+	from leadergroup.give_up($1::text::uuid, $2, $3::text::uuid)`
+
 // giveUp follows R22. If no answer comes, the session is closed instead: that ends all that it may have been granted.
 func (c *Client) giveUp(s *session, key, grant string) {
 	for range 3 {
-		sql := `select next_session::text, next_grant::text
-			from leadergroup.give_up($1::text::uuid, $2, $3::text::uuid)`
-		if c.ending(c.work, sql, s.id, key, grant) == nil {
+		if c.ending(c.work, givingUp, s.id, key, grant) == nil {
 			return
 		}
-		c.sleep(c.interval)
+		if !c.sleep(c.interval) {
+			return // Closing the session replaces it.
+		}
 	}
+	c.finish(s)
+}
+
+// finish loses all keys of the session now. It is closed when others could have marked it dead, and not before: until
+// then, the program has time to stop (R4).
+func (c *Client) finish(s *session) {
 	c.mu.Lock()
-	s.until = 0
+	defer c.mu.Unlock()
+	if s != c.session {
+		return // It is dead, or was finished before.
+	}
+	c.session = newSession()
+	c.dropWhatIsLost()
+	c.unused = slices.DeleteFunc(c.unused, func(term unused) bool { return term.session == s })
+	c.finished = append(c.finished, s)
+}
+
+// closeFinished is repeated by each heartbeat, until it is answered.
+func (c *Client) closeFinished() error {
+	c.mu.Lock()
+	due := slices.DeleteFunc(slices.Clone(c.finished), func(s *session) bool { return now() < s.over })
 	c.mu.Unlock()
-	c.closeSession(s, false)
+	for _, s := range due {
+		if err := c.beats.call(nothing, "select leadergroup.close($1::text::uuid, false)", s.id); err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.finished = slices.DeleteFunc(c.finished, func(other *session) bool { return other == s })
+		c.mu.Unlock()
+	}
+	return nil
+}
+
+// endDoubts gives requests up again once no lost call can grant them the key any more (R22).
+func (c *Client) endDoubts() error {
+	c.mu.Lock()
+	doubts := slices.Clone(c.doubts)
+	c.mu.Unlock()
+	for _, d := range doubts {
+		c.mu.Lock()
+		over := d.session != c.session
+		lasts := d.token != 0 && c.keys[d.key].token == d.token ||
+			slices.ContainsFunc(c.unused, func(term unused) bool { return term.key == d.key && term.token == d.token })
+		if d.due == 0 && d.session.beat > d.voidAfter {
+			d.due = now() + statementTimeout
+		}
+		c.mu.Unlock()
+		if !over && (lasts || d.due == 0 || now() < d.due) {
+			continue
+		}
+		if !over {
+			if err := c.ending(c.beats, givingUp, d.session.id, d.key, d.grant); err != nil {
+				return err
+			}
+		}
+		c.mu.Lock()
+		c.doubts = slices.DeleteFunc(c.doubts, func(other *doubt) bool { return other == d })
+		c.mu.Unlock()
+	}
+	return nil
 }
 
 // ending runs a call that may name the next holder, and wakes that (R26).
@@ -547,14 +732,14 @@ func (c *Client) Release(key string) bool {
 	delete(c.keys, key)
 	c.mu.Unlock()
 	for found {
-		err := c.endTerm(c.work, unused{term.session, key, term.token}) // R25
+		err := c.endTerm(c.work, unused{term.session, key, term.token, 0}) // R25
 		if err == nil {
 			return true
 		}
 		c.mu.Lock()
 		leased := c.hasLease(term.session)
 		if !leased || !isTemporary(err) {
-			c.unused = append(c.unused, unused{term.session, key, term.token})
+			c.unused = append(c.unused, unused{term.session, key, term.token, now()})
 			c.mu.Unlock()
 			return false
 		}
@@ -575,32 +760,39 @@ func (c *Client) endTerm(on *connection, term unused) error {
 
 // endUnusedTerms: with heartbeats, a term that is lost would keep the key from all others (R25).
 func (c *Client) endUnusedTerms() error {
-	for {
-		c.mu.Lock()
-		if len(c.unused) == 0 {
-			c.mu.Unlock()
-			return nil
-		}
-		term := c.unused[0]
-		c.mu.Unlock()
+	c.mu.Lock()
+	due := slices.DeleteFunc(slices.Clone(c.unused), func(term unused) bool { return now() < term.due })
+	c.mu.Unlock()
+	for _, term := range due {
 		if err := c.endTerm(c.beats, term); err != nil {
 			return err
 		}
 		c.mu.Lock()
-		c.unused = c.unused[1:]
+		c.unused = slices.DeleteFunc(c.unused, func(other unused) bool { return other == term })
 		c.mu.Unlock()
 	}
+	return nil
 }
 
-// Close ends the session.
+// Close ends the session. Keys that were not released are lost before others can have them.
 func (c *Client) Close() {
 	c.mu.Lock()
-	s, inOrder := c.session, c.hasLease(c.session)
-	c.mu.Unlock()
-	c.closeSession(s, inOrder)
+	if c.closed {
+		c.mu.Unlock()
+		return
+	}
+	c.closed = true
 	close(c.closing)
+	s, inOrder, finished := c.session, c.hasLease(c.session), c.finished
+	c.session = newSession() // Nothing renews the other one any more, and this one is never registered.
+	c.dropWhatIsLost()
+	c.mu.Unlock()
+	c.tell()
+	c.closeSession(s, inOrder)
+	for _, s := range finished {
+		c.closeSession(s, false)
+	}
 	c.work.drop()
-	c.beats.drop()
 }
 
 func (c *Client) closeSession(s *session, inOrder bool) {
@@ -608,7 +800,7 @@ func (c *Client) closeSession(s *session, inOrder bool) {
 		if c.work.call(nothing, "select leadergroup.close($1::text::uuid, $2)", s.id, inOrder) == nil {
 			return
 		}
-		c.sleep(c.interval / 4)
+		time.Sleep(c.interval / 4)
 	}
 }
 

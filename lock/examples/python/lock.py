@@ -12,9 +12,11 @@ It keeps to the rules of ../../docs/sql-protocol.md; R1, R2 and so on name them.
 """
 
 import json
+import math
 import sys
 import threading
 import time
+import traceback
 import uuid
 
 import psycopg
@@ -34,29 +36,36 @@ class TooNew(Exception):
     """The schema is too new for this client."""
 
 
+class Closed(Exception):
+    """The client was closed."""
+
+
 class Connection:
     """Runs one call a transaction, and connects again after each failure."""
 
     def __init__(self, url):
         self.url = url
         self.db = None
+        self.one_at_a_time = threading.RLock()
 
     def call(self, sql, *arguments):
-        try:
-            if self.db is None:
-                self.db = psycopg.connect(
-                    self.url, autocommit=True, row_factory=namedtuple_row, connect_timeout=2, tcp_user_timeout=2000,
-                    keepalives_idle=1, keepalives_interval=1,
-                    options=f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c synchronous_commit=local")  # R28, R29
-            return self.db.execute(sql, arguments).fetchall()
-        except psycopg.Error:
-            self.drop()  # R31: what was sent may still take effect, and its answer may come late.
-            raise
+        with self.one_at_a_time:
+            try:
+                if self.db is None:
+                    self.db = psycopg.connect(
+                        self.url, autocommit=True, row_factory=namedtuple_row, connect_timeout=2,
+                        tcp_user_timeout=2000, keepalives_idle=1, keepalives_interval=1,
+                        options=f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c synchronous_commit=local")  # R28, R29
+                return self.db.execute(sql, arguments).fetchall()
+            except psycopg.Error:
+                self.drop()  # R31: what was sent may still take effect, and its answer may come late.
+                raise
 
     def drop(self):
-        if self.db is not None:
-            self.db.close()
-            self.db = None
+        with self.one_at_a_time:
+            if self.db is not None:
+                self.db.close()
+                self.db = None
 
 
 def is_temporary(error):
@@ -80,18 +89,36 @@ class Session:
         self.registered = False
         self.beat = 0
         self.until = 0.0  # The end of the lease.
+        self.over = 0.0  # When others may mark it dead, at the earliest.
         self.era = None
+        self.revoked = 0
+        self.compared = True  # Whether the held keys have been compared with the table in this era.
+
+
+class Doubt:
+    """A request of which a call was lost. It may still be granted the key, until it is void (R22)."""
+
+    def __init__(self, session, key, grant, void_after, token=None):
+        self.session, self.key, self.grant, self.void_after, self.token = session, key, grant, void_after, token
+        self.due = None  # When no call can take effect any more.
 
 
 class Client:
-    """One session, with its heartbeat in a thread of its own. Keys are taken and released in the caller's thread."""
+    """One session, with its heartbeat in a thread of its own. Keys are taken and released in the caller's thread.
+
+    `on_lost` is called in a thread of its own, or by `close`. It may call the client.
+    """
 
     def __init__(self, url, name, ttl=5.0, on_lost=lambda key, token: None):
         self.name, self.ttl, self.interval, self.on_lost = name, ttl, ttl / 5, on_lost  # R6
         self.lock_of_state = threading.RLock()
         self.session = Session()
         self.keys = {}  # What is held, by key.
-        self.unused = []  # Terms that are lost, but that the table may still have: (session, key, token).
+        self.unused = []  # Terms that are lost, but that the table may still have: (session, key, token, since when).
+        self.untold = []  # What is lost, and the program does not know yet: (key, token).
+        self.finished = []  # Sessions that are never renewed again, and have to be closed.
+        self.doubts = []
+        self.lost_commits = None  # The era in which commits were lost, until another one has begun.
         self.watched = set()  # The holders of keys that are waited for.
         self.windows = {}  # Since when a state has not changed, as observed.
         self.answered, self.quarantine = 0.0, None
@@ -125,13 +152,27 @@ class Client:
 
     def lose(self, key):
         held = self.keys.pop(key)
-        self.unused.append((held.session, key, held.token))
-        self.on_lost(key, held.token)  # R4
+        # The program has time to stop until others could have marked the session dead.
+        self.unused.append((held.session, key, held.token, held.session.over))
+        self.untold.append((key, held.token))
+
+    def tell(self):
+        """R4. Without the lock: the program may wait for a thread of its own that asks `held`."""
+        while True:
+            with self.lock_of_state:
+                if not self.untold:
+                    return
+                key, token = self.untold.pop(0)
+            try:
+                self.on_lost(key, token)
+            except Exception:
+                traceback.print_exc()
 
     def watch_the_lease(self):
         while not self.closing.wait(self.ttl / 50):
             with self.lock_of_state:
                 self.drop_what_is_lost()
+            self.tell()
 
     # The heartbeat.
 
@@ -140,12 +181,15 @@ class Client:
             try:
                 self.heartbeat()
                 self.end_unused_terms()
+                self.end_doubts()
+                self.close_finished()
             except TooNew as error:
                 self.stop(error)
                 return
             except psycopg.Error as error:
                 if not is_temporary(error):
                     print(f"heartbeat: {error}", file=sys.stderr)
+        self.beats.drop()
 
     def stop(self, error):
         """R33: it keeps nothing, and takes nothing any more."""
@@ -155,7 +199,10 @@ class Client:
             self.drop_what_is_lost()
 
     def heartbeat(self):
-        session = self.session
+        with self.lock_of_state:
+            if self.closing.is_set():
+                return
+            session = self.session
         if not session.registered:
             self.beats.call("select leadergroup.register(%s, %s, %s)", session.id, self.name, round(self.ttl * 1000))
             session.registered = True
@@ -165,16 +212,39 @@ class Client:
         own, others = rows[0], rows[1:]
         if own.works_with > VERSION:
             raise TooNew(f"the schema needs a client of version {own.works_with}")
+        if self.shows_lost_commits(session, own):
+            self.lost_commits = own.era_id
         if own.dead:
-            self.begin_another_session()
+            with self.lock_of_state:
+                if session is self.session:
+                    self.begin_another_session()
+        if self.lost_commits == own.era_id:
+            # R34. This answer renews nothing. If the call fails, the next heartbeat repeats it.
+            self.beats.call("select leadergroup.commits_were_lost(%s)", own.era_id)
+            self.lost_commits = None
             return
-        if own.era_id != session.era and session.era is not None:
+        if own.dead:
+            return
+        with self.lock_of_state:
+            # First, so that a grant of the era before whose answer is still to come does not count (R16).
+            if session.era not in (None, own.era_id) or session.revoked != own.revoked:
+                session.compared = False
+            session.beat, session.era, session.revoked = own.beat, own.era_id, own.revoked
+        if not session.compared:
             self.compare_with_the_table(session)
         with self.lock_of_state:
             self.drop_what_is_lost()
-            session.beat, session.era = own.beat, own.era_id
-            session.until = sent + self.ttl - self.ttl / 5
+            session.compared = True
+            session.until, session.over = sent + self.ttl - self.ttl / 5, sent + self.ttl
         self.observe(sent, received, own, others)
+
+    def shows_lost_commits(self, session, own):
+        """R34: a heartbeat counts itself. A session that is unknown has no count."""
+        if own.era_id != session.era:
+            return False
+        if own.id is None:
+            return self.has_lease(session)
+        return own.beat < session.beat + (0 if own.dead else 1)
 
     def begin_another_session(self):
         """R8, R9."""
@@ -185,14 +255,14 @@ class Client:
     def compare_with_the_table(self, session):
         """R15, on the connection of the heartbeat. An error leaves the lease as it is."""
         with self.lock_of_state:
-            keys = list(self.keys)
+            listed = dict(self.keys)
         rows = self.beats.call(
             "select key, token from leadergroup.lock where key = any (%s) and session = %s and holder_uid is not null",
-            keys, session.id)
+            list(listed), session.id)
         present = {(row.key, row.token) for row in rows}
         with self.lock_of_state:
-            for key in keys:
-                if key in self.keys and (key, self.keys[key].token) not in present:
+            for key, held in listed.items():
+                if self.keys.get(key) is held and (key, held.token) not in present:
                     self.lose(key)
 
     # The observation of others.
@@ -214,7 +284,7 @@ class Client:
             if self.observed_for(sent, since) < ttl_ms / 1000:
                 continue
             if kind == "session":
-                self.mark_dead(of, beat)  # R10, R13
+                self.mark_dead(of, beat, own.era_id)  # R10, R13
             else:
                 self.end_quarantine(of)  # R17, R18
 
@@ -224,8 +294,9 @@ class Client:
     def observed_for(self, sent, since):
         return sent - since
 
-    def mark_dead(self, session, beat):
-        self.beats.call("select * from leadergroup.mark_dead(array[%s::uuid], array[%s::bigint])", session, beat)
+    def mark_dead(self, session, beat, era):
+        self.beats.call(
+            "select * from leadergroup.mark_dead(array[%s::uuid], array[%s::bigint], %s)", session, beat, era)
 
     def end_quarantine(self, era):
         self.beats.call("select leadergroup.end_quarantine(%s)", era)
@@ -243,23 +314,31 @@ class Client:
     def request(self, key, wait, queue):
         end, grant, session = self.now() + wait, uuid.uuid4(), self.session  # R19
         delays, sat_out, patience = {}, None, 0.0
+        asked, void_after = False, None
         while True:
             if self.failed:
                 raise self.failed
+            if self.closing.is_set():
+                raise Closed("the client was closed")
             if session is not self.session:  # R9
                 session, grant, sat_out = self.session, uuid.uuid4(), None
+                asked, void_after = False, None
             try:
                 answer = self.ask(session, key, grant, queue, sat_out)
             except psycopg.Error as error:
                 if not is_temporary(error):
+                    if asked:
+                        self.end_request(session, key, grant, void_after)
                     raise
-                answer, patience = None, max(patience, self.ttl)
+                answer, patience, void_after = None, max(patience, self.ttl), self.void_after(session)
+            asked = True
             if answer and answer.verdict == "granted":
                 if self.accept(session, key, answer):
+                    self.note_doubt(session, key, grant, void_after, answer.token)
                     return answer.token
                 patience = max(patience, self.ttl)
             elif answer and answer.verdict in ("tombstone", "foreign", "newer", "full"):
-                self.give_up(session, key, grant)
+                self.end_request(session, key, grant, void_after)
                 return None
             elif answer:
                 patience = max(patience, self.patience_for(answer, queue))
@@ -269,7 +348,7 @@ class Client:
                         sat_out = answer.token
                         continue
             if self.now() >= end + patience:
-                self.give_up(session, key, grant)
+                self.end_request(session, key, grant, void_after)
                 return None
             self.pause(answer, end + patience)
 
@@ -284,7 +363,8 @@ class Client:
 
     def ask(self, session, key, grant, queue, sat_out):
         request = {"key": key, "grant_id": str(grant), "uid": str(session.id), "namespace": "program",
-                   "name": self.name, "reason": "asked for it", "wait": queue, "sat_out": sat_out}
+                   "name": self.name, "reason": "asked for it", "wait": queue, "sat_out": sat_out,
+                   "void_after": self.void_after(session)}
         rows = self.work.call("select * from leadergroup.acquire(%s, %s, %s, %s)", session.id, json.dumps([request]),
                               PATIENCE_MS, FORCE_MS)
         answer = rows[0]
@@ -315,19 +395,68 @@ class Client:
             return (self.quarantine or self.ttl * 1000) / 1000 + 4 * self.interval
         return 0.0 if answer.verdict == "held" else self.ttl  # R23: soon, the answer will be another one.
 
+    def void_after(self, session):
+        """R22: by then, a call that is sent now has taken effect or never will."""
+        return session.beat + math.ceil(STATEMENT_TIMEOUT_MS / 1000 / self.interval) + 2
+
+    def end_request(self, session, key, grant, void_after):
+        self.give_up(session, key, grant)
+        self.note_doubt(session, key, grant, void_after)
+
+    def note_doubt(self, session, key, grant, void_after, token=None):
+        if void_after is not None:
+            with self.lock_of_state:
+                self.doubts.append(Doubt(session, key, grant, void_after, token))
+
     def give_up(self, session, key, grant):
         """R22. If no answer comes, the session is closed instead: that ends all that it may have been granted."""
         for _ in range(3):
+            if self.closing.is_set():
+                return  # Closing the session replaces it.
             try:
                 rows = self.work.call("select * from leadergroup.give_up(%s, %s, %s)", session.id, key, grant)
                 self.wake(rows[0])
                 return
             except psycopg.Error:
-                time.sleep(self.interval)
+                self.closing.wait(self.interval)
+        self.finish(session)
+
+    def finish(self, session):
+        """Loses all keys of the session now. It is closed when others could have marked it dead, and not before: until
+        then, the program has time to stop (R4)."""
         with self.lock_of_state:
-            if session is self.session:
-                session.until = 0.0
-        self.close_session(session, in_order=False)
+            if session is not self.session:
+                return  # It is dead, or was finished before.
+            self.session = Session()
+            self.drop_what_is_lost()
+            self.unused = [term for term in self.unused if term[0] is not session]
+            self.finished.append(session)
+
+    def close_finished(self):
+        """Repeated by each heartbeat, until it is answered."""
+        for session in list(self.finished):
+            if self.now() >= session.over:
+                self.beats.call("select leadergroup.close(%s, false)", session.id)
+                self.finished.remove(session)
+
+    def end_doubts(self):
+        """R22: gives requests up again once no lost call can grant them the key any more."""
+        for doubt in list(self.doubts):
+            with self.lock_of_state:
+                held = self.keys.get(doubt.key)
+                lasts = held is not None and held.token == doubt.token
+                lasts = lasts or any(term[2] == doubt.token and term[1] == doubt.key for term in self.unused)
+                over = doubt.session is not self.session
+            if not over and doubt.due is None and doubt.session.beat > doubt.void_after:
+                doubt.due = self.now() + STATEMENT_TIMEOUT_MS / 1000
+            if not over and (lasts or doubt.due is None or self.now() < doubt.due):
+                continue
+            if not over:
+                rows = self.beats.call(
+                    "select * from leadergroup.give_up(%s, %s, %s)", doubt.session.id, doubt.key, doubt.grant)
+                self.wake(rows[0], self.beats)
+            with self.lock_of_state:
+                self.doubts.remove(doubt)
 
     def release(self, key):
         """Ends the work's term. False if it was lost before."""
@@ -342,7 +471,8 @@ class Client:
                 return True
             except psycopg.Error as error:
                 if not is_temporary(error) or not self.has_lease(session):
-                    self.unused.append((session, key, token))
+                    with self.lock_of_state:
+                        self.unused.append((session, key, token, self.now()))
                     return False
                 time.sleep(self.interval / 4)
 
@@ -362,16 +492,28 @@ class Client:
 
     def end_unused_terms(self):
         """R25: with heartbeats, a term that is lost would keep the key from all others."""
-        while self.unused:
-            session, key, token = self.unused[0]
+        with self.lock_of_state:
+            due = [term for term in self.unused if self.now() >= term[3]]
+        for term in due:
+            session, key, token, _ = term
             self.end_term(session, key, token, self.beats)
-            self.unused.pop(0)
+            with self.lock_of_state:
+                if term in self.unused:
+                    self.unused.remove(term)
 
     def close(self):
-        self.closing.set()
+        """Ends the session. Keys that were not released are lost before others can have them."""
         with self.lock_of_state:
-            in_order = self.has_lease(self.session)
-        self.close_session(self.session, in_order)
+            if self.closing.is_set():
+                return
+            self.closing.set()
+            session, in_order = self.session, self.has_lease(self.session)
+            self.session = Session()  # Nothing renews the other one any more, and this one is never registered.
+            self.drop_what_is_lost()
+        self.tell()
+        self.close_session(session, in_order)
+        for finished in self.finished:
+            self.close_session(finished, in_order=False)
         self.work.drop()
 
     def close_session(self, session, in_order):

@@ -88,18 +88,39 @@ function isTemporary(error: unknown): boolean {
 
 class TooNew extends Error {}
 
+class Closed extends Error {}
+
 /** What is known of the own session. It never lives again: after its death there is another one. */
 class Session {
   readonly id = randomUUID(); // R7
   registered = false;
   until = 0; // The end of the lease.
+  over = 0; // When others may mark it dead, at the earliest.
+  beat = 0n;
   era: string | undefined;
+  revoked = 0n;
+  compared = true; // Whether the held keys have been compared with the table in this era.
 }
 
 interface Term {
   session: Session;
   key: string;
   token: Token;
+}
+
+/** A term that is lost. Until `due`, the program has time to stop. */
+interface Unused extends Term {
+  due: number;
+}
+
+/** A request of which a call was lost. It may still be granted the key, until it is void (R22). */
+interface Doubt {
+  session: Session;
+  key: string;
+  grant: string;
+  voidAfter: bigint;
+  token: Token | undefined;
+  due?: number; // When no call can take effect any more.
 }
 
 interface Window {
@@ -115,7 +136,10 @@ export class Client {
   private readonly work: Connection;
   private session = new Session();
   private readonly keys = new Map<string, Term>();
-  private unused: Term[] = []; // Terms that are lost, but that the table may still have.
+  private unused: Unused[] = []; // Terms that are lost, but that the table may still have.
+  private finished: Session[] = []; // They are never renewed again, and have to be closed.
+  private doubts: Doubt[] = [];
+  private lostCommits: string | undefined; // The era in which commits were lost, until another one has begun.
   private watched: string[] = [];
   private windows = new Map<string, Window>();
   private windowsEra: string | undefined;
@@ -182,9 +206,14 @@ export class Client {
   }
 
   private lose(term: Term): void {
+    if (this.keys.get(term.key) !== term) return; // The program has released it, in `onLost`.
     this.keys.delete(term.key);
-    this.unused.push(term);
-    this.onLost(term.key, term.token); // R4
+    this.unused.push({ ...term, due: term.session.over });
+    try {
+      this.onLost(term.key, term.token); // R4
+    } catch (error) {
+      console.error("onLost:", error);
+    }
   }
 
   private async watchTheLease(): Promise<void> {
@@ -199,10 +228,12 @@ export class Client {
   private async sendHeartbeats(): Promise<void> {
     for (;;) {
       await this.sleep(this.interval);
-      if (this.closed) return;
+      if (this.closed) return this.beats.drop();
       try {
         await this.heartbeat();
         await this.endUnusedTerms();
+        await this.endDoubts();
+        await this.closeFinished();
       } catch (error) {
         if (error instanceof TooNew) {
           this.failed = error; // R33: it keeps nothing, and takes nothing any more.
@@ -216,6 +247,7 @@ export class Client {
   }
 
   private async heartbeat(): Promise<void> {
+    if (this.closed) return;
     const session = this.session;
     if (!session.registered) {
       await this.beats.call("select leadergroup.register($1, $2, $3)", session.id, this.name, this.ttlMs);
@@ -226,24 +258,44 @@ export class Client {
     const received = now();
     const [own, ...others] = rows as [Row, ...Row[]];
     if (own.works_with > VERSION) throw new TooNew("the schema is too new for this client");
-    if (own.dead) {
+    if (this.showsLostCommits(session, own)) this.lostCommits = own.era_id;
+    if (own.dead && session === this.session) {
       this.session = new Session(); // R8, R9
       this.dropWhatIsLost();
+    }
+    if (this.lostCommits === own.era_id) {
+      // R34. This answer renews nothing. If the call fails, the next heartbeat repeats it.
+      await this.beats.call("select leadergroup.commits_were_lost($1)", own.era_id);
+      this.lostCommits = undefined;
       return;
     }
-    if (session.era !== undefined && session.era !== own.era_id) await this.compareWithTheTable(session);
+    if (own.dead) return;
+    // First, so that a grant of the era before whose answer is still to come does not count (R16).
+    const revoked = BigInt(own.revoked);
+    if (session.era !== undefined && session.era !== own.era_id) session.compared = false;
+    if (session.revoked !== revoked) session.compared = false;
+    [session.beat, session.era, session.revoked] = [BigInt(own.beat), own.era_id, revoked];
+    if (!session.compared) await this.compareWithTheTable(session);
     this.dropWhatIsLost();
-    session.era = own.era_id;
-    session.until = sent + this.ttlMs - this.ttlMs / 5;
+    session.compared = true;
+    [session.until, session.over] = [sent + this.ttlMs - this.ttlMs / 5, sent + this.ttlMs];
     await this.observe(sent, received, own, others);
+  }
+
+  /** R34: a heartbeat counts itself. A session that is unknown has no count. */
+  private showsLostCommits(session: Session, own: Row): boolean {
+    if (own.era_id !== session.era) return false;
+    if (own.id === null) return this.hasLease(session);
+    return BigInt(own.beat) < session.beat + (own.dead ? 0n : 1n);
   }
 
   /** R15, on the connection of the heartbeat. An error leaves the lease as it is. */
   private async compareWithTheTable(session: Session): Promise<void> {
+    const listed = [...this.keys.values()];
     const sql = "select key, token from leadergroup.lock where session = $1 and holder_uid is not null";
     const rows = await this.beats.call(sql, session.id);
     const present = new Map(rows.map((row) => [row.key, BigInt(row.token)]));
-    for (const term of [...this.keys.values()]) {
+    for (const term of listed) {
       if (present.get(term.key) !== term.token) this.lose(term);
     }
   }
@@ -270,8 +322,8 @@ export class Client {
       if (name === "quarantine") {
         await this.beats.call("select leadergroup.end_quarantine($1)", own.era_id); // R17, R18
       } else {
-        const sql = "select * from leadergroup.mark_dead(array[$1::uuid], array[$2::bigint])";
-        await this.beats.call(sql, name, beat); // R10, R13
+        const sql = "select * from leadergroup.mark_dead(array[$1::uuid], array[$2::bigint], $3)";
+        await this.beats.call(sql, name, beat, own.era_id); // R10, R13
       }
     }
   }
@@ -293,21 +345,33 @@ export class Client {
     const delays = new Map<string, number>();
     let [session, grant, patience] = [this.session, randomUUID(), 0]; // R19
     let satOut: string | undefined;
+    let asked = false;
+    let voidAfter: bigint | undefined; // Of a call that was lost.
     for (;;) {
       if (this.failed !== undefined) throw this.failed;
-      if (session !== this.session) [session, grant, satOut] = [this.session, randomUUID(), undefined]; // R9
+      if (this.closed) throw new Closed("the client was closed");
+      if (session !== this.session) {
+        [session, grant, satOut] = [this.session, randomUUID(), undefined]; // R9
+        [asked, voidAfter] = [false, undefined];
+      }
       let answer: Row | undefined;
       try {
         answer = await this.ask(session, key, grant, queue, satOut);
       } catch (error) {
-        if (!isTemporary(error)) throw error;
+        if (!isTemporary(error)) {
+          if (asked) await this.endRequest(session, key, grant, voidAfter);
+          throw error;
+        }
+        voidAfter = this.voidAfter(session);
       }
+      asked = true;
       const verdict: string = answer?.verdict ?? "no answer";
       if (answer !== undefined && verdict === "granted" && this.accept(session, key, answer)) {
+        this.noteDoubt(session, key, grant, voidAfter, BigInt(answer.token));
         return BigInt(answer.token);
       }
       if (["tombstone", "foreign", "newer", "full"].includes(verdict)) {
-        await this.giveUp(session, key, grant);
+        await this.endRequest(session, key, grant, voidAfter);
         return undefined;
       }
       if (answer !== undefined && verdict === "delayed") {
@@ -321,7 +385,7 @@ export class Client {
       patience = Math.max(patience, this.patienceFor(verdict, answer, queue));
       const left = end + patience - now();
       if (left <= 0) {
-        await this.giveUp(session, key, grant);
+        await this.endRequest(session, key, grant, voidAfter);
         return undefined;
       }
       const soon = !["waiting", "held", "delayed", "quarantine"].includes(verdict); // R20, R23
@@ -333,6 +397,7 @@ export class Client {
     const request = {
       key, grant_id: grant, uid: session.id, namespace: "program", name: this.name, reason: "asked for it", wait: queue,
       sat_out: satOut, // A text: the number could be too large for JSON in JavaScript.
+      void_after: this.voidAfter(session).toString(),
     };
     const sql = "select * from leadergroup.acquire($1, $2, $3, $4)";
     const rows = await this.work.call(sql, session.id, JSON.stringify([request]), PATIENCE_MS, FORCE_MS);
@@ -363,18 +428,70 @@ export class Client {
     return this.ttlMs; // Soon, the answer will be another one.
   }
 
+  /** R22: by then, a call that is sent now has taken effect or never will. */
+  private voidAfter(session: Session): bigint {
+    return session.beat + BigInt(Math.ceil(STATEMENT_TIMEOUT_MS / this.interval)) + 2n;
+  }
+
+  private async endRequest(session: Session, key: string, grant: string, voidAfter?: bigint): Promise<void> {
+    await this.giveUp(session, key, grant);
+    this.noteDoubt(session, key, grant, voidAfter);
+  }
+
+  private noteDoubt(session: Session, key: string, grant: string, voidAfter?: bigint, token?: Token): void {
+    if (voidAfter !== undefined) this.doubts.push({ session, key, grant, voidAfter, token });
+  }
+
   /** R22. If no answer comes, the session is closed instead: that ends all that it may have been granted. */
   private async giveUp(session: Session, key: string, grant: string): Promise<void> {
     for (let time = 0; time < 3; time++) {
+      if (this.closed) return; // Closing the session replaces it.
       try {
-        const sql = "select * from leadergroup.give_up($1, $2, $3)";
-        return await this.wake(this.work, (await this.work.call(sql, session.id, key, grant))[0]!);
+        return await this.endGrant(this.work, session, key, grant);
       } catch {
         await this.sleep(this.interval);
       }
     }
-    session.until = 0;
-    await this.closeSession(session, false);
+    this.finish(session);
+  }
+
+  private async endGrant(on: Connection, session: Session, key: string, grant: string): Promise<void> {
+    const rows = await on.call("select * from leadergroup.give_up($1, $2, $3)", session.id, key, grant);
+    await this.wake(on, rows[0]!);
+  }
+
+  /**
+   * Loses all keys of the session now. It is closed when others could have marked it dead, and not before: until then,
+   * the program has time to stop (R4).
+   */
+  private finish(session: Session): void {
+    if (session !== this.session) return; // It is dead, or was finished before.
+    this.session = new Session();
+    this.dropWhatIsLost();
+    this.unused = this.unused.filter((term) => term.session !== session);
+    this.finished.push(session);
+  }
+
+  /** Repeated by each heartbeat, until it is answered. */
+  private async closeFinished(): Promise<void> {
+    for (const session of this.finished.filter((session) => now() >= session.over)) {
+      await this.beats.call("select leadergroup.close($1, false)", session.id);
+      this.finished = this.finished.filter((other) => other !== session);
+    }
+  }
+
+  /** R22: gives requests up again once no lost call can grant them the key any more. */
+  private async endDoubts(): Promise<void> {
+    for (const doubt of [...this.doubts]) {
+      const { session, key, grant, token } = doubt;
+      const over = session !== this.session;
+      const ofTerm = (term: Term | undefined) => term !== undefined && term.key === key && term.token === token;
+      const lasts = ofTerm(this.keys.get(key)) || this.unused.some(ofTerm);
+      if (doubt.due === undefined && session.beat > doubt.voidAfter) doubt.due = now() + STATEMENT_TIMEOUT_MS;
+      if (!over && (lasts || doubt.due === undefined || now() < doubt.due)) continue;
+      if (!over) await this.endGrant(this.beats, session, key, grant);
+      this.doubts = this.doubts.filter((other) => other !== doubt);
+    }
   }
 
   /** R26 */
@@ -396,7 +513,7 @@ export class Client {
         return true;
       } catch (error) {
         if (!isTemporary(error) || !this.hasLease(term.session)) {
-          this.unused.push(term);
+          this.unused.push({ ...term, due: now() });
           return false;
         }
         await this.sleep(this.interval / 4);
@@ -412,17 +529,22 @@ export class Client {
 
   /** R25: with heartbeats, a term that is lost would keep the key from all others. */
   private async endUnusedTerms(): Promise<void> {
-    for (let term = this.unused[0]; term !== undefined; term = this.unused[0]) {
+    for (const term of this.unused.filter((term) => now() >= term.due)) {
       await this.endTerm(this.beats, term);
-      this.unused.shift();
+      this.unused = this.unused.filter((other) => other !== term);
     }
   }
 
-  /** Ends the session. */
+  /** Ends the session. Keys that were not released are lost before others can have them. */
   async close(): Promise<void> {
-    await this.closeSession(this.session, this.hasLease(this.session));
+    if (this.closed) return;
     this.closed = true;
     for (const settle of [...this.sleepers]) settle();
+    const [session, inOrder] = [this.session, this.hasLease(this.session)];
+    this.session = new Session(); // Nothing renews the other one any more, and this one is never registered.
+    this.dropWhatIsLost();
+    await this.closeSession(session, inOrder);
+    for (const finished of this.finished) await this.closeSession(finished, false);
     this.work.drop();
     this.beats.drop();
   }

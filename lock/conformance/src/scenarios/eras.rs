@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leadergroup_lock::monotonic;
+use sqlx::Executor as _;
 use tokio::time::sleep;
 
-use crate::process::Answer;
-use crate::proxy::Backend;
+use crate::process::{Answer, Client};
+use crate::proxy::{Backend, Fault};
 use crate::rules::{Outcome, late, wrong};
-use crate::scenarios::until::held_until;
+use crate::scenarios::until::{heartbeats_until, held_until, said_lost_until, tried_until};
 use crate::stage::Stage;
 
 pub(super) async fn a_new_era(stage: &mut Stage) -> Outcome {
@@ -53,6 +54,48 @@ pub(super) async fn a_lost_grant(stage: &mut Stage) -> Outcome {
     Ok(())
 }
 
+/// A failover loses a grant whose answer arrives while the client compares its keys with the table.
+pub(super) async fn a_grant_of_the_era_before(stage: &mut Stage) -> Outcome {
+    let (ttl, slack) = (stage.ttl(), stage.slack());
+    let mut client = stage.client().await?;
+    client.take("j").await?;
+    client.proxy.arm_at("acquire(", Fault::Late, 0);
+    client.send("lock k 600000").await?;
+    let granted = "select exists (select from leadergroup.lock where key = 'k' and holder_uid is not null)";
+    if !stage.becomes_true(granted, ttl + slack).await? {
+        return late(31, "it called no `acquire`");
+    }
+    let mut admin = stage.admin().await?;
+    admin
+        .execute(
+            "update leadergroup.lock set holder_uid = null, holder_namespace = null, holder_name = null,
+                    session = null, grant_id = null where key = 'k';
+             select leadergroup.begin_era();",
+        )
+        .await?;
+    admin.execute("begin; lock table leadergroup.lock in access exclusive mode").await?;
+    let compares = format!(
+        "select exists (select from pg_stat_activity where usename = '{}' and wait_event_type = 'Lock')",
+        client.who
+    );
+    if !stage.becomes_true(&compares, ttl + slack).await? {
+        return late(15, "an era began, and it did not compare its keys with the table");
+    }
+    client.proxy.let_answers_through();
+    // A client that believes in the grant answers now.
+    let early = client.answer_within(ttl / 4).await?;
+    admin.execute("rollback").await?;
+    if let Some(Answer::Granted(_)) = early {
+        // If it answers `yes` for too long, the record shows it.
+        held_until(&mut client, "k", monotonic() + ttl * 2).await?;
+        return Ok(());
+    }
+    match client.answer_within(ttl * 5 + slack).await? {
+        Some(Answer::Granted(_)) => Ok(()),
+        answer => late(16, format!("after a grant of the era before it did not ask again: {answer:?}")),
+    }
+}
+
 pub(super) async fn an_old_answer(stage: &mut Stage) -> Outcome {
     let (ttl, slack) = (stage.ttl(), stage.slack());
     let mut client = stage.client().await?;
@@ -73,6 +116,62 @@ pub(super) async fn an_old_answer(stage: &mut Stage) -> Outcome {
         Some(Answer::Granted(_)) => Ok(()),
         answer => late(16, format!("after a grant of another era it did not ask again: {answer:?}")),
     }
+}
+
+/// The rows are put back as they were after the session's first heartbeat. The database's history is the same.
+pub(super) async fn old_files(stage: &mut Stage) -> Outcome {
+    put_back(stage, "update leadergroup.session set beat = 1 where id =").await
+}
+
+/// The rows are put back as they were before the session was registered.
+pub(super) async fn files_from_before_the_session(stage: &mut Stage) -> Outcome {
+    put_back(stage, "delete from leadergroup.session where id =").await
+}
+
+/// A client holds a key. Then the database loses the grant, and heartbeats of the session.
+async fn put_back(stage: &mut Stage, session_is_put_back: &str) -> Outcome {
+    let (ttl, slack) = (stage.ttl(), stage.slack());
+    let mut client = stage.client().await?;
+    let first = client.take("k").await?;
+    if !heartbeats_until(stage, &client, 3, monotonic() + ttl * 2 + slack).await? {
+        return late(6, "it sends no heartbeats");
+    }
+    let session = stage.session(&client).await?;
+    stage
+        .sql(&format!(
+            "begin;
+             update leadergroup.lock set holder_uid = null, holder_namespace = null, holder_name = null,
+                    session = null, grant_id = null where key = 'k';
+             {session_is_put_back} '{session}';
+             commit"
+        ))
+        .await?;
+    let lost = monotonic();
+    // If it answers `yes` for too long, the record shows it.
+    if held_until(&mut client, "k", lost + ttl * 2).await? {
+        return Ok(());
+    }
+    if !began_an_era(stage, &client, lost + ttl + slack).await? {
+        return late(34, "the database counted fewer heartbeats than before, and it did not begin an era");
+    }
+    if !said_lost_until(&client, "k", first, lost + ttl * 2 + slack).await {
+        return late(4, "the database lost its grant, and it did not say that it lost the key");
+    }
+    match tried_until(&mut client, "k", monotonic() + ttl * 4 + slack).await? {
+        Some(second) if second > first => Ok(()),
+        Some(second) => wrong(24, format!("the token {second} is not above {first}")),
+        None => late(18, "it began an era, and did not get a free key in it"),
+    }
+}
+
+/// Waits until this client has called `commits_were_lost`, or until this time on the clock.
+async fn began_an_era(stage: &Stage, client: &Client, end: Duration) -> Outcome<bool> {
+    let called = format!(
+        "select exists (select from conform.event where what = 'commits_were_lost' and verdict = 'true'
+         and who = '{}')",
+        client.who
+    );
+    Ok(stage.becomes_true(&called, end.saturating_sub(monotonic())).await?)
 }
 
 /// The primary is gone, and the standby that is promoted has not received the last grant.

@@ -20,6 +20,8 @@ pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     /// The rule that a client breaks if it holds a key for longer than its lease.
     pub(crate) lease: u8,
+    /// The same, if the database has lost the grant.
+    pub(crate) lost_grant: u8,
     /// Whether it does things to its server that others must not notice.
     pub(crate) own_server: bool,
     /// What happens.
@@ -39,10 +41,19 @@ pub fn names() -> Vec<&'static str> {
 
 macro_rules! scenario {
     ($name:literal, $play:path) => {
-        Scenario { name: $name, lease: 1, own_server: false, play: |stage| Box::pin($play(stage)) }
+        scenario!($name, $play, 1, 15, false)
     };
     ($name:literal, $play:path, on its own server) => {
-        Scenario { name: $name, lease: 1, own_server: true, play: |stage| Box::pin($play(stage)) }
+        scenario!($name, $play, 1, 15, true)
+    };
+    ($name:literal, $play:path, $lease:literal, $lost_grant:literal, $own_server:literal) => {
+        Scenario {
+            name: $name,
+            lease: $lease,
+            lost_grant: $lost_grant,
+            own_server: $own_server,
+            play: |stage| Box::pin($play(stage)),
+        }
     };
 }
 
@@ -60,18 +71,18 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario!("a new era", eras::a_new_era),
     scenario!("a lost grant", eras::a_lost_grant),
     scenario!("an answer from an old primary", eras::an_old_answer),
+    scenario!("old files", eras::old_files, 1, 34, false),
+    scenario!("files from before the session", eras::files_from_before_the_session, 1, 34, false),
+    scenario!("a grant of the era before", eras::a_grant_of_the_era_before),
     scenario!("a delay", requests::a_delay),
     scenario!("an unknown verdict", requests::an_unknown_verdict),
     scenario!("a newer schema", requests::a_newer_schema),
+    scenario!("a request that is given up", requests::a_request_given_up),
+    scenario!("no answer to a give_up", requests::no_answer_to_a_give_up),
     scenario!("lost answers", connections::lost_answers),
     scenario!("closed connections", connections::closed_connections),
     scenario!("a restart of the database", connections::a_restart, on its own server),
-    Scenario {
-        name: "a clock that is set",
-        lease: 2,
-        own_server: false,
-        play: |stage| Box::pin(clocks::a_clock_that_is_set(stage)),
-    },
+    scenario!("a clock that is set", clocks::a_clock_that_is_set, 2, 15, false),
     scenario!("a database whose clock is set", clocks::a_jump_of_the_database),
     scenario!("a promoted standby", eras::a_promotion, on its own server),
 ];

@@ -1,8 +1,12 @@
 //! Answers that a request can get beside the key.
 
+use std::time::Duration;
+
 use leadergroup_lock::monotonic;
 
+use crate::audit::GRAIN;
 use crate::process::Answer;
+use crate::proxy::Fault;
 use crate::rules::{Outcome, late, wrong};
 use crate::scenarios::until::held_until;
 use crate::stage::Stage;
@@ -38,10 +42,67 @@ pub(super) async fn a_delay(stage: &mut Stage) -> Outcome {
         return wrong(21, "it was granted the key without an answer `delayed`");
     };
     let waited = granted.at().saturating_sub(delayed.at());
-    if waited + crate::audit::GRAIN < delay {
+    if waited + GRAIN < delay {
         return wrong(21, format!("it waited out a delay of {delay:?} in {waited:?}"));
     }
     Ok(())
+}
+
+/// A call of a request is lost, and the wait ends without the key.
+pub(super) async fn a_request_given_up(stage: &mut Stage) -> Outcome {
+    let (ttl, slack) = (stage.ttl(), stage.slack());
+    let (mut holder, mut waiter) = (stage.client().await?, stage.client().await?);
+    holder.take("k").await?;
+    waiter.proxy.arm_at("acquire(", Fault::AnswerLost, 0);
+    waiter.send("lock k 100").await?;
+    let answer = waiter.answer(ttl * 2 + slack).await?;
+    if answer != Answer::Refused || !waiter.proxy.disarm() {
+        return late(22, format!("its wait ended without the key, and it answered {answer:?}"));
+    }
+    // The second one comes when the lost call is void, and `statement_timeout` has passed.
+    let twice = format!(
+        "select exists (
+             select from conform.event as first
+             join conform.event as second on second.grant_id = first.grant_id and second.at_ms > first.at_ms + 1000
+             where first.what = 'give_up' and second.what = 'give_up' and first.who = '{0}' and second.who = '{0}'
+         ) or exists (select from conform.event where what = 'close' and who = '{0}')",
+        waiter.who
+    );
+    if !stage.becomes_true(&twice, Duration::from_mins(1)).await? {
+        return late(22, "a call of a request was lost, and it gave the request up only once");
+    }
+    Ok(())
+}
+
+/// A client whose calls of `give_up` fail may end its session: after it has told its program of the keys that it loses.
+pub(super) async fn no_answer_to_a_give_up(stage: &mut Stage) -> Outcome {
+    let (ttl, slack) = (stage.ttl(), stage.slack());
+    let (mut other, mut client) = (stage.client().await?, stage.client().await?);
+    other.take("k").await?;
+    let token = client.take("l").await?;
+    stage.forge("give_up").await?;
+    client.send("lock k 100").await?;
+    // It may end its session later.
+    client.answer_within(ttl * 2 + slack).await?;
+    let ends = format!(
+        "select exists (select from conform.event where what = 'close' and who = '{0}' and verdict = 'true')",
+        client.who
+    );
+    let ended = stage.becomes_true(&ends, ttl * 2 + slack).await?;
+    stage.be_honest().await?;
+    if !ended {
+        return Ok(());
+    }
+    let events = stage.events().await?;
+    let closed = events.iter().find(|event| event.what == "close" && event.who == client.who);
+    let told = client.said_lost("l", token);
+    match (told, closed) {
+        (Some(told), Some(closed)) if told <= closed.at() => Ok(()),
+        (told, closed) => {
+            let seen = closed.map(crate::audit::Event::at);
+            late(4, format!("it closed its session at {seen:?} and said at {told:?} that it lost a key"))
+        }
+    }
 }
 
 pub(super) async fn an_unknown_verdict(stage: &mut Stage) -> Outcome {
