@@ -180,7 +180,7 @@ type window struct {
 }
 
 // Client has one session. Its heartbeats have a connection of their own. onLost is called in a goroutine of its own, or
-// by Close. It may call the client.
+// by Close. It may call the client. It should return soon: losses of other keys are told one after the other.
 type Client struct {
 	name          string
 	ttl, interval time.Duration

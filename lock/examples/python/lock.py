@@ -106,7 +106,8 @@ class Doubt:
 class Client:
     """One session, with its heartbeat in a thread of its own. Keys are taken and released in the caller's thread.
 
-    `on_lost` is called in a thread of its own, or by `close`. It may call the client.
+    `on_lost` is called in a thread of its own, or by `close`. It may call the client. It should return soon: losses of
+    other keys are told one after the other.
     """
 
     def __init__(self, url, name, ttl=5.0, on_lost=lambda key, token: None):
