@@ -344,7 +344,7 @@ mod tests {
         let families: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
         let names: BTreeSet<&str> = families.iter().filter_map(|family| family.split(' ').next()).collect();
         assert_eq!(names.len(), families.len(), "{page}");
-        for name in ["attempts", "heartbeat_lag_seconds", "statements_waiting", "store_up", "session_lost"] {
+        for name in ["attempts", "heartbeat_lag_seconds", "statements_waiting", "store_up", "sessions_lost"] {
             assert!(names.contains(format!("leadergroup_lock_{name}").as_str()), "{name}: {page}");
         }
     }
