@@ -10,6 +10,7 @@ use crate::{
     election::{Event, Outcome, Refusal},
     operator::{
         executor::queue::Urgency,
+        group::gist::Gist,
         index,
         lock::{
             garbage::Garbage,
@@ -17,7 +18,6 @@ use crate::{
         },
         message::{Done, Message},
         object::GroupName,
-        status::Gist,
         trouble::Trouble,
     },
     ownership::Yielded,

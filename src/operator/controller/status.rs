@@ -10,13 +10,13 @@ use crate::{
     election::Phase,
     operator::{
         executor::queue::Urgency,
-        group::{Group, report::Inputs},
+        group::{Group, gist::Gist, report::Inputs},
         index::{Index, outage::Hindrance},
         message::Message,
         object::{GroupName, record::Record},
         status::{
-            Gist, causes::Causes, conditions::View, events::Events, is_minor, news, patch,
-            refused_switchover, status, warnings,
+            causes::Causes, conditions::View, events::Events, is_minor, news, patch, refused_switchover,
+            status, warnings,
         },
         trouble::Trouble,
     },

@@ -1,5 +1,6 @@
 //! A group as the controller runs it: the election, the ownership, and the state of its status.
 
+pub(super) mod gist;
 mod history;
 pub(super) mod report;
 

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use super::gist::Gist;
 use crate::{
     api::LeaderGroupStatus,
     election::{Limit, Rate},
@@ -9,7 +10,6 @@ use crate::{
         endpoints::publishing::EndpointsReport,
         index::{coverage::ProbeCoverage, outage::Hindrance},
         object::record::Record,
-        status::Gist,
         trouble::Trouble,
     },
     ownership::Owner,

@@ -5,13 +5,11 @@ pub(super) mod conditions;
 pub(super) mod events;
 pub(super) mod undecodable;
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::{Value, json};
 
-use super::index::outage::Hindrance;
+use super::{group::gist::Gist, index::outage::Hindrance};
 use crate::api::{
     ActivePod, ConditionType, LeaderGroupStatus, Reason, SwitchoverResult, SwitchoverStatus, Unreadable,
 };
@@ -87,23 +85,6 @@ pub(super) fn patch(old: Option<&LeaderGroupStatus>, wanted: &LeaderGroupStatus)
 /// over.
 pub(super) fn is_minor(old: Option<&LeaderGroupStatus>, wanted: &LeaderGroupStatus) -> bool {
     old.is_some_and(|old| old != wanted && Gist::of(old) == Gist::of(wanted))
-}
-
-/// A digest of what a status says about the active pod. One is kept for each group, in place of the status itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gist(u64);
-
-impl Gist {
-    pub(super) fn of(status: &LeaderGroupStatus) -> Self {
-        let redundant = ConditionType::Redundant.to_string();
-        let others = status.conditions.iter().filter(|condition| condition.type_ != redundant);
-        let others: Vec<_> = others.map(|condition| (&condition.type_, &condition.status)).collect();
-        let active = status.active.as_ref().map(|active| &active.uid);
-        let said = (status.observed_generation, active, &status.history, &status.switchover, others);
-        let mut hasher = DefaultHasher::new();
-        serde_json::to_vec(&said).expect("a status has only text as keys").hash(&mut hasher);
-        Self(hasher.finish())
-    }
 }
 
 /// Why the group is not ready, to be logged once: `None` if that was logged before, or will soon be over by itself.
