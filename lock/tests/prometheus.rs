@@ -78,6 +78,8 @@ async fn a_scrape_shows_what_a_client_did() {
     database.sql("update leadergroup.session set dead = true, dead_at = now()").await;
     handed.lost().await;
     drop(handed);
+    // The heartbeat that has ended the term still looks at it for a moment.
+    eventually("the term is counted", async || Scrape::of(&registry).value("lost_total") > 0.5).await;
 
     let scrape = Scrape::of(&registry);
     assert_values(

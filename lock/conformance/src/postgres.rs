@@ -70,8 +70,7 @@ impl Server {
         ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
         Ok(Self {
             directory,
-            // Free now; no other process on this machine is expected to take it in the next moments.
-            port: TcpListener::bind("127.0.0.1:0")?.local_addr()?.port(),
+            port: free_port()?,
             settings: Mutex::default(),
             environment: Mutex::default(),
             wrapper: Mutex::default(),
@@ -234,6 +233,15 @@ impl Drop for Server {
         // The watcher has removed everything when it ends.
         let _ = self.watcher.wait();
     }
+}
+
+/// A port on 127.0.0.1 that is free now, below those from which the kernel takes the ports of connections: otherwise one
+/// could have it while the server is stopped.
+fn free_port() -> Result<u16> {
+    const LOWEST: u16 = 1 << 14;
+    let any = || LOWEST + uuid::Uuid::new_v4().to_fields_le().1 % LOWEST;
+    let mut ports = std::iter::repeat_with(any).take(100);
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).context("no port is free")
 }
 
 /// Starts a process that stops the server and removes everything once this process has ended.

@@ -27,7 +27,7 @@ async fn content(admin: &mut PgConnection) -> Vec<String> {
 /// Calls of every function of the schema that can be called, with arguments that would do harm: those of the session
 /// `own`, which holds the key `a` under token 1 and waits for others.
 async fn calls(admin: &mut PgConnection, own: SessionId) -> Vec<String> {
-    let functions = "select p.proname as name, array(
+    let functions = "select p.proname as name, p.prokind = 'p' as is_procedure, array(
             select format_type(t.oid, null) from unnest(p.proargtypes) with ordinality as a (type, place)
             join pg_type as t on t.oid = a.type order by a.place
         ) as types
@@ -46,6 +46,7 @@ async fn calls(admin: &mut PgConnection, own: SessionId) -> Vec<String> {
         "bigint[]" => "array[1::bigint]".to_owned(),
         "integer" => "1".to_owned(),
         "boolean" => "true".to_owned(),
+        "interval" => "'1 h'::interval".to_owned(),
         "jsonb" => format!("'[{key_of_a}]'::jsonb"),
         "leadergroup.meta" => "null::leadergroup.meta".to_owned(),
         other => panic!("an argument of the type {other}"),
@@ -54,7 +55,8 @@ async fn calls(admin: &mut PgConnection, own: SessionId) -> Vec<String> {
     let call = |row: &sqlx::postgres::PgRow| {
         let (name, types): (String, Vec<String>) = (row.get("name"), row.get("types"));
         let arguments: Vec<String> = types.iter().map(|kind| argument(kind)).collect();
-        let call = format!("select leadergroup.{name}({})", arguments.join(", "));
+        let verb = if row.get("is_procedure") { "call" } else { "select" };
+        let call = format!("{verb} leadergroup.{name}({})", arguments.join(", "));
         // This one takes a single request.
         if name == "acquire_one" { call.replace(['[', ']'], "") } else { call }
     };
