@@ -235,8 +235,8 @@ impl Drop for Server {
     }
 }
 
-/// A port on 127.0.0.1 that is free now, below those from which the kernel takes the ports of connections: otherwise one
-/// could have it while the server is stopped.
+/// A port on 127.0.0.1 that is free now. The kernel takes the ports of connections from a range above: otherwise a
+/// connection could have it while the server is stopped.
 fn free_port() -> Result<u16> {
     const LOWEST: u16 = 1 << 14;
     let any = || LOWEST + uuid::Uuid::new_v4().to_fields_le().1 % LOWEST;
