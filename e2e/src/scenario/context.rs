@@ -345,10 +345,14 @@ impl Scenario {
 
     /// Sends an order to a pod's first process: `crash` or `leak`.
     pub async fn order(&self, pod: &str, order: &str) -> Result<()> {
-        let script = format!("echo {order} >/orders");
-        let args = ["exec", "-n", &self.namespace, pod, "--", "/bin/sh", "-c", &script];
+        self.run_in(pod, &format!("echo {order} >/orders")).await
+    }
+
+    /// Runs a script in a pod. It may end the container.
+    pub async fn run_in(&self, pod: &str, script: &str) -> Result<()> {
+        let args = ["exec", "-n", &self.namespace, pod, "--", "/bin/sh", "-c", script];
         match self.stage.run_kubectl(&args).await {
-            // The order took effect so fast that the shell that sent it was killed with the container.
+            // It took effect so fast that the shell was killed with the container.
             Err(killed) if killed.to_string().contains("exit code 137") => Ok(()),
             answer => answer.map(drop),
         }

@@ -174,7 +174,7 @@ async fn is_told_again_after_a_restart(s: &mut Scenario) -> Result<()> {
     s.scale(1).await?;
     let before = s.settled(STARTED).await?;
     s.fails_for([before.uid.clone()], &CRASHED);
-    run(s, &before.pod, "kill 1").await?;
+    s.run_in(&before.pod, "kill 1").await?;
     eventually("the restarted container to be told", TOLD, async || {
         let pod = s.pods().get(&before.pod).await?;
         let statuses = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
