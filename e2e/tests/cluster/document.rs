@@ -56,7 +56,7 @@ impl Shell {
         Ok(Self { path, kubeconfig: cluster.kubeconfig() })
     }
 
-    /// The output of commands, all of which must succeed. That grep finds nothing is no failure.
+    /// Runs commands and returns their output. All of them must succeed, but `grep` may find nothing.
     pub(crate) async fn run(&self, commands: &str) -> Result<String> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the workspace")?;
         let grep = r#"grep() { command grep "$@" || (($? == 1)); }"#;

@@ -27,7 +27,7 @@ pub(crate) struct Record<'a> {
     pub(crate) lost_grant: u8,
 }
 
-/// The calls of which each must be a transaction.
+/// Calls that must each run in a transaction of their own.
 const CALLS: &[&str] = &[
     "register",
     "beat",

@@ -84,6 +84,11 @@ pub(crate) fn wrong<T>(rule: u8, seen: impl Into<String>) -> Outcome<T> {
     Err(Trouble::Broken(Violation::wrong(Rule(rule), seen)))
 }
 
+/// Checks that the token of a later term is larger.
+pub(crate) fn follows(later: i64, earlier: i64) -> Outcome {
+    if later > earlier { Ok(()) } else { wrong(24, format!("the token {later} is not above {earlier}")) }
+}
+
 /// Ends the scenario: this did not happen in time.
 pub(crate) fn late<T>(rule: u8, seen: impl Into<String>) -> Outcome<T> {
     Err(Trouble::Broken(Violation::late(Rule(rule), seen)))

@@ -16,7 +16,7 @@ use crate::audit::Event;
 use crate::postgres::{SUPERUSER, Server};
 use crate::process::{Answer, Client, History};
 use crate::proxy::{Backend, Proxy};
-use crate::rules::{Outcome, Rule, Trouble, Violation};
+use crate::rules::{Outcome, Rule, Trouble, Violation, late};
 use crate::settings::Settings;
 
 /// The password of all roles here.
@@ -225,7 +225,18 @@ impl Stage {
             .await
     }
 
-    /// How many requests wait for a key.
+    /// A client that holds the key `k`, one that waits in its queue, and the holder's token.
+    pub(crate) async fn holder_and_waiter(&self) -> Outcome<(Client, Client, i64)> {
+        let (mut holder, mut waiter) = (self.client().await?, self.client().await?);
+        let token = holder.take("k").await?;
+        waiter.send("lock k 600000").await?;
+        if !self.wait_for_waiters("k", 1).await? {
+            return late(20, "a client waits for the key, and has no place in its queue");
+        }
+        Ok((holder, waiter, token))
+    }
+
+    /// Whether so many requests wait for a key, in time.
     pub(crate) async fn wait_for_waiters(&self, key: &str, count: usize) -> anyhow::Result<bool> {
         let sql = format!("select count(*) = {count} from leadergroup.waiter where key = '{key}'");
         self.becomes_true(&sql, self.ttl() + self.slack()).await

@@ -117,15 +117,23 @@ async fn a_client_sits_out_what_others_have_asked_for() {
     assert_eq!(database.number("select max(token) from leadergroup.lock where key = 'long'").await, 1);
 }
 
-/// Programs that run for a moment, such as those that cron starts: none of them saw the delay begin.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_tries_once_and_ends_sits_the_delay_out() {
-    const DELAY: Duration = Duration::from_secs(2);
+/// How long no one gets the key `a`.
+const DELAY: Duration = Duration::from_secs(2);
+
+/// A program that comes after the holder of `a` has died.
+async fn delayed_key() -> (Database, Client) {
     let (database, store) = migrated().await;
     let dead = session(&store).await;
     assert_eq!(acquire(&store, dead, &wish("p0", DELAY)).await, granted(1));
     kill(&store, dead).await;
     let program = client(&database, Duration::ZERO).await;
+    (database, program)
+}
+
+/// Programs that run for a moment, such as those that cron starts: none of them saw the delay begin.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_tries_once_and_ends_sits_the_delay_out() {
+    let (_database, program) = delayed_key().await;
     let begun = monotonic();
     let guard = program.try_lock_or_why(&key("a")).await.unwrap().unwrap();
     assert_eq!(guard.token(), Token::new(2));
@@ -135,12 +143,7 @@ async fn a_program_that_tries_once_and_ends_sits_the_delay_out() {
 /// Its time is over long before the delay is: it waits the delay out all the same, as a single try does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_short_wait_sits_the_delay_out_and_asks_again() {
-    const DELAY: Duration = Duration::from_secs(2);
-    let (database, store) = migrated().await;
-    let dead = session(&store).await;
-    assert_eq!(acquire(&store, dead, &wish("p0", DELAY)).await, granted(1));
-    kill(&store, dead).await;
-    let program = client(&database, Duration::ZERO).await;
+    let (_database, program) = delayed_key().await;
     let guard =
         program.lock(&key("a"), Duration::from_millis(300)).await.expect("the key, when the delay is over");
     assert_eq!(guard.token(), Token::new(2));

@@ -65,8 +65,8 @@ impl Controller {
         group.report.conditions = shown(&wanted.conditions);
         let patch = patch(record.status(), &wanted);
         // While two databases act as primary, another replica reports something else for as long as this one does.
-        let repeats = group.report.written == Some(Gist::of(&wanted));
-        let minor = patch.is_some() && (repeats || is_minor(record.status(), &wanted));
+        let repeats = || group.report.written == Some(Gist::of(&wanted));
+        let minor = patch.is_some() && (repeats() || is_minor(record.status(), &wanted));
         if minor && !group.report.allows_minor(now) {
             return self.timers.at_latest(name, group.report.minor_after);
         }

@@ -6,7 +6,7 @@ use leadergroup_lock::monotonic;
 
 use crate::clock::Clock;
 use crate::process::Answer;
-use crate::rules::{Outcome, Trouble, late, wrong};
+use crate::rules::{Outcome, Trouble, follows, late};
 use crate::scenarios::until::{heartbeats_until, held_until, said_lost_until};
 use crate::stage::{Stage, server};
 
@@ -45,12 +45,7 @@ pub(super) async fn a_jump_of_the_database(stage: &mut Stage) -> Outcome {
     let clock = clock()?;
     let server = server(&clock.environment()).await?;
     *stage = Stage::set(Arc::clone(&stage.settings), Arc::clone(&server)).await?;
-    let (mut holder, mut waiter) = (stage.client().await?, stage.client().await?);
-    let first = holder.take("k").await?;
-    waiter.send("lock k 600000").await?;
-    if !stage.wait_for_waiters("k", 1).await? {
-        return late(20, "a client waits for the key, and has no place in its queue");
-    }
+    let (mut holder, mut waiter, first) = stage.holder_and_waiter().await?;
     for offset in [DAY, -DAY, 0] {
         clock.set(offset)?;
         if !held_until(&mut holder, "k", monotonic() + ttl).await? {
@@ -64,8 +59,7 @@ pub(super) async fn a_jump_of_the_database(stage: &mut Stage) -> Outcome {
     server.stop()?;
     stage.ended_with = Some(events);
     match answer {
-        Some(Answer::Granted(second)) if second > first => Ok(()),
-        Some(Answer::Granted(second)) => wrong(24, format!("the token {second} is not above {first}")),
+        Some(Answer::Granted(second)) => follows(second, first),
         answer => late(13, format!("the holder was killed, and the client that waited answered {answer:?}")),
     }
 }

@@ -30,12 +30,7 @@ pub(super) async fn lost_answers(stage: &mut Stage) -> Outcome {
 
 pub(super) async fn closed_connections(stage: &mut Stage) -> Outcome {
     let (ttl, slack) = (stage.ttl(), stage.slack());
-    let (mut holder, mut waiter) = (stage.client().await?, stage.client().await?);
-    holder.take("k").await?;
-    waiter.send("lock k 600000").await?;
-    if !stage.wait_for_waiters("k", 1).await? {
-        return late(20, "a client waits for the key, and has no place in its queue");
-    }
+    let (mut holder, mut waiter, _) = stage.holder_and_waiter().await?;
     for _ in 0..3 {
         stage.terminate(&holder).await?;
         stage.terminate(&waiter).await?;
@@ -59,12 +54,7 @@ pub(super) async fn closed_connections(stage: &mut Stage) -> Outcome {
 
 pub(super) async fn a_restart(stage: &mut Stage) -> Outcome {
     let (ttl, slack) = (stage.ttl(), stage.slack());
-    let (mut holder, mut waiter) = (stage.client().await?, stage.client().await?);
-    holder.take("k").await?;
-    waiter.send("lock k 600000").await?;
-    if !stage.wait_for_waiters("k", 1).await? {
-        return late(20, "a client waits for the key, and has no place in its queue");
-    }
+    let (mut holder, mut waiter, _) = stage.holder_and_waiter().await?;
     if !heartbeats_until(stage, &holder, 2, monotonic() + ttl + slack).await? {
         return late(6, "it sends no heartbeats");
     }

@@ -7,34 +7,23 @@ use rustix::process::Signal;
 use tokio::time::sleep;
 
 use crate::process::{Answer, token};
-use crate::rules::{Outcome, late, wrong};
+use crate::rules::{Outcome, follows, late};
 use crate::scenarios::until::{heartbeats_until, held_until, said_lost_until, tried_until};
 use crate::stage::Stage;
 
 pub(super) async fn a_killed_holder(stage: &mut Stage) -> Outcome {
     let (ttl, slack) = (stage.ttl(), stage.slack());
-    let (mut holder, mut waiter) = (stage.client().await?, stage.client().await?);
-    let first = holder.take("k").await?;
-    waiter.send("lock k 600000").await?;
-    if !stage.wait_for_waiters("k", 1).await? {
-        return late(20, "a client waits for the key, and has no place in its queue");
-    }
+    let (mut holder, mut waiter, first) = stage.holder_and_waiter().await?;
     holder.kill().await;
     match waiter.answer_within(ttl.mul_f64(2.5) + slack).await? {
-        Some(Answer::Granted(second)) if second > first => Ok(()),
-        Some(Answer::Granted(second)) => wrong(24, format!("the token {second} is not above {first}")),
+        Some(Answer::Granted(second)) => follows(second, first),
         answer => late(13, format!("the holder was killed, and the client that waited answered {answer:?}")),
     }
 }
 
 pub(super) async fn a_paused_holder(stage: &mut Stage) -> Outcome {
     let (ttl, slack) = (stage.ttl(), stage.slack());
-    let (mut holder, mut waiter) = (stage.client().await?, stage.client().await?);
-    let first = holder.take("k").await?;
-    waiter.send("lock k 600000").await?;
-    if !stage.wait_for_waiters("k", 1).await? {
-        return late(20, "a client waits for the key, and has no place in its queue");
-    }
+    let (mut holder, mut waiter, first) = stage.holder_and_waiter().await?;
     holder.signal(Signal::STOP);
     let Some(Answer::Granted(second)) = waiter.answer_within(ttl.mul_f64(2.5) + slack).await? else {
         return late(13, "the holder was stopped, and the client that waited did not get the key");
@@ -54,8 +43,7 @@ pub(super) async fn a_paused_holder(stage: &mut Stage) -> Outcome {
         return late(25, "a key that it held was not released");
     }
     match tried_until(&mut holder, "k", monotonic() + ttl * 3 + slack).await? {
-        Some(third) if third > second => Ok(()),
-        Some(third) => wrong(24, format!("the token {third} is not above {second}")),
+        Some(third) => follows(third, second),
         None => late(9, "after its session had been marked dead it did not get a free key"),
     }
 }
@@ -69,8 +57,7 @@ pub(super) async fn a_marked_session(stage: &mut Stage) -> Outcome {
         return late(8, "its session was marked dead, and it still holds the key");
     }
     match tried_until(&mut client, "k", monotonic() + ttl * 3 + slack).await? {
-        Some(second) if second > first => Ok(()),
-        Some(second) => wrong(24, format!("the token {second} is not above {first}")),
+        Some(second) => follows(second, first),
         None => late(9, "after its session had been marked dead it did not get a free key"),
     }
 }

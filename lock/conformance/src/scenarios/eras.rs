@@ -9,24 +9,18 @@ use tokio::time::sleep;
 
 use crate::process::{Answer, Client};
 use crate::proxy::{Backend, Fault};
-use crate::rules::{Outcome, late, wrong};
+use crate::rules::{Outcome, follows, late, wrong};
 use crate::scenarios::until::{heartbeats_until, held_until, said_lost_until, tried_until};
 use crate::stage::Stage;
 
 pub(super) async fn a_new_era(stage: &mut Stage) -> Outcome {
     let (ttl, slack) = (stage.ttl(), stage.slack());
-    let (mut holder, mut waiter) = (stage.client().await?, stage.client().await?);
-    let first = holder.take("k").await?;
-    waiter.send("lock k 600000").await?;
-    if !stage.wait_for_waiters("k", 1).await? {
-        return late(20, "a client waits for the key, and has no place in its queue");
-    }
+    let (mut holder, mut waiter, first) = stage.holder_and_waiter().await?;
     holder.kill().await;
     sleep(ttl / 2).await;
     stage.sql("select leadergroup.begin_era()").await?;
     match waiter.answer_within(ttl.mul_f64(3.5) + slack).await? {
-        Some(Answer::Granted(second)) if second > first => Ok(()),
-        Some(Answer::Granted(second)) => wrong(24, format!("the token {second} is not above {first}")),
+        Some(Answer::Granted(second)) => follows(second, first),
         answer => {
             let lasts = stage.number("select count(*) from leadergroup.meta where quarantine").await? == 1;
             let rule = if lasts { 18 } else { 13 };
@@ -158,8 +152,7 @@ async fn put_back(stage: &mut Stage, session_is_put_back: &str) -> Outcome {
         return late(4, "the database lost its grant, and it did not say that it lost the key");
     }
     match tried_until(&mut client, "k", monotonic() + ttl * 4 + slack).await? {
-        Some(second) if second > first => Ok(()),
-        Some(second) => wrong(24, format!("the token {second} is not above {first}")),
+        Some(second) => follows(second, first),
         None => late(18, "it began an era, and did not get a free key in it"),
     }
 }
@@ -204,8 +197,7 @@ pub(super) async fn a_promotion(stage: &mut Stage) -> Outcome {
     waiter.send("lock k 600000").await?;
     held_until(&mut holder, "k", monotonic() + ttl * 2).await?;
     match waiter.answer_within(ttl * 4 + slack + Duration::from_secs(5)).await? {
-        Some(Answer::Granted(second)) if second > token => Ok(()),
-        Some(Answer::Granted(second)) => wrong(24, format!("the token {second} is not above {token}")),
+        Some(Answer::Granted(second)) => follows(second, token),
         answer => late(18, format!("a standby was promoted; the waiter answered {answer:?}")),
     }
 }

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use crate::process::Answer;
 use crate::proxy::Fault;
-use crate::rules::{Outcome, late, wrong};
+use crate::rules::{Outcome, follows, late, wrong};
 use crate::scenarios::until::{heartbeats_until, held_until, said_lost_until};
 use crate::stage::Stage;
 
@@ -50,8 +50,7 @@ pub(super) async fn an_outage(stage: &mut Stage) -> Outcome {
         return late(25, "it lost a key, and its living session kept it for itself");
     }
     match other.answer_within(ttl * 2 + slack).await? {
-        Some(Answer::Granted(next)) if next > token => Ok(()),
-        Some(Answer::Granted(next)) => wrong(24, format!("the token {next} is not above {token}")),
+        Some(Answer::Granted(next)) => follows(next, token),
         answer => late(20, format!("the next client should have the key; it answered {answer:?}")),
     }
 }
