@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser as _;
 use leadergroup::cli::{
-    Cli, Command, ExecArgs, LockArgs, LockCommand, ReadyArgs, UninstallArgs, agent, crd_yaml, exec, explain,
-    guard, ready, start, uninstall,
+    Cli, Command, ExecArgs, InstallationArgs, LockArgs, LockCommand, UninstallArgs, agent, crd_yaml, exec,
+    explain, guard, ready, start, uninstall,
 };
 use leadergroup::config::{Settings, SettingsArgs, in_settings};
 use leadergroup::telemetry::{end_on_panic, init_logs};
@@ -190,7 +190,7 @@ async fn cluster() -> anyhow::Result<kube::Client> {
     client.context("no access to a cluster: run this in a pod with a service account, or set KUBECONFIG")
 }
 
-async fn wait_for(args: ReadyArgs) -> anyhow::Result<()> {
+async fn wait_for(args: InstallationArgs) -> anyhow::Result<()> {
     print_out(&format!("{}\n", ready(cluster().await?, &args).await?))
 }
 

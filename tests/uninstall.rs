@@ -19,7 +19,7 @@ use kube::{
 };
 use leadergroup::{
     api::{FINALIZER, HumanDuration, LeaderGroup, ROLE_LABEL, STAMP_ANNOTATION},
-    cli::{UninstallArgs, UninstallError, uninstall},
+    cli::{InstallationArgs, UninstallArgs, UninstallError, uninstall},
 };
 use serde_json::{Value, json};
 
@@ -96,10 +96,12 @@ impl World {
 
     fn args(&self) -> UninstallArgs {
         UninstallArgs {
-            deployment: "operator".into(),
-            deployment_namespace: self.namespace.clone(),
-            namespaces: vec![self.namespace.clone()],
-            timeout: HumanDuration(apiserver::DEADLINE),
+            installation: InstallationArgs {
+                deployment: "operator".into(),
+                deployment_namespace: self.namespace.clone(),
+                namespaces: vec![self.namespace.clone()],
+                timeout: HumanDuration(apiserver::DEADLINE),
+            },
             keep_labels: false,
         }
     }
@@ -197,7 +199,8 @@ async fn nothing_is_touched_before_the_operator_has_stopped() {
     let group = world.group("strip", "RemoveLabels", &[FINALIZER]).await;
     world.pod("strip-1", Some("active"), Some(&group)).await;
     world.pod("operator-1", None, None).await;
-    let args = UninstallArgs { timeout: HumanDuration(Duration::from_secs(1)), ..world.args() };
+    let mut args = world.args();
+    args.installation.timeout = HumanDuration(Duration::from_secs(1));
     match uninstall(world.client.clone(), &args).await {
         Err(error @ UninstallError::StillRunning { .. }) => {
             assert!(
@@ -218,7 +221,8 @@ async fn nothing_is_touched_before_the_operator_has_stopped() {
 #[tokio::test]
 async fn without_deployment_and_groups_there_is_nothing_to_do() {
     let world = World::new().await;
-    let args = UninstallArgs { deployment: "another".into(), ..world.args() };
+    let mut args = world.args();
+    args.installation.deployment = "another".into();
     assert_eq!(uninstall(world.client.clone(), &args).await.unwrap(), 0);
 }
 
@@ -258,7 +262,8 @@ async fn a_namespace_without_rights_does_not_block_the_others() {
     world.pod("strip-1", Some("active"), Some(&group)).await;
     let client = allow_in(&world, &["get", "list", "patch"]).await;
     let gone = format!("{}-gone", world.namespace);
-    let args = UninstallArgs { namespaces: vec![gone.clone(), world.namespace.clone()], ..world.args() };
+    let mut args = world.args();
+    args.installation.namespaces = vec![gone.clone(), world.namespace.clone()];
     match uninstall(client, &args).await {
         Err(error @ UninstallError::Incomplete(_)) => {
             let text = error.to_string();
@@ -281,7 +286,8 @@ async fn labels_that_are_out_of_reach_hold_up_only_groups_that_stay() {
     let groups = world.groups();
     assert!(groups.delete("leaving", &DeleteParams::default()).await.unwrap().is_left());
     let client = allow_in(&world, &["watch"]).await;
-    let args = UninstallArgs { deployment: "another".into(), ..world.args() };
+    let mut args = world.args();
+    args.installation.deployment = "another".into();
     match uninstall(client, &args).await {
         Err(error @ UninstallError::Incomplete(_)) => {
             let text = error.to_string();
@@ -298,10 +304,12 @@ async fn an_api_server_out_of_reach_is_not_taken_for_missing_rights() {
     // Nobody listens on port 1 of the loopback address.
     let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
     let args = UninstallArgs {
-        deployment: "operator".into(),
-        deployment_namespace: "leadergroup".into(),
-        namespaces: Vec::new(),
-        timeout: HumanDuration(apiserver::DEADLINE),
+        installation: InstallationArgs {
+            deployment: "operator".into(),
+            deployment_namespace: "leadergroup".into(),
+            namespaces: Vec::new(),
+            timeout: HumanDuration(apiserver::DEADLINE),
+        },
         keep_labels: false,
     };
     let error = uninstall(Client::try_from(config).unwrap(), &args).await.unwrap_err().to_string();

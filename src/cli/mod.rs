@@ -7,6 +7,7 @@ mod exec;
 mod explain;
 mod group_name;
 mod guardian;
+mod installation;
 mod lock;
 mod lock_alone;
 mod print;
@@ -24,13 +25,14 @@ pub use crd::crd_yaml;
 pub use exec::{EXIT_LOST, EXIT_NOT_HELD, ExecArgs, ExecError, OnLost, exec};
 pub use explain::{ExplainArgs, explain};
 pub use guardian::{GuardianArgs, guard};
+pub use installation::InstallationArgs;
 pub use lock::{HistoryArgs, LockArgs, LockCommand, LockCommandError, LsArgs, ReleaseArgs, ShowArgs};
 #[cfg(feature = "conformance")]
 pub use lock_alone::ConformArgs;
 pub use lock_alone::LockAloneCommand;
 pub use print::{Answer, OutputFormat};
 pub use process_group::StartError;
-pub use ready::{NotReady, ReadyArgs, ready};
+pub use ready::{NotReady, ready};
 pub use reassign::{ReassignArgs, ReassignError};
 pub use starter::{StarterArgs, start};
 pub use uninstall::{UninstallArgs, UninstallError, uninstall};
@@ -58,7 +60,7 @@ pub enum Command {
     /// Stop the operator and remove its finalizer from all groups; the chart runs this before it is uninstalled
     Uninstall(UninstallArgs),
     /// Wait until all replicas are ready and the API server serves groups; `helm test` runs this
-    Ready(ReadyArgs),
+    Ready(InstallationArgs),
     /// Run a command only while a lock is held: leadergroup exec --key KEY -- COMMAND
     Exec(ExecArgs),
     /// Inspect the locks in the database, take one away from its holder, or give it to another group

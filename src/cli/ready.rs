@@ -2,31 +2,11 @@
 
 use std::{fmt::Write as _, time::Duration};
 
-use clap::Args;
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::{Api, Client, api::ListParams};
+use kube::{Client, api::ListParams};
 
-use crate::{
-    api::{HumanDuration, Sighting},
-    routing::words,
-};
-
-/// Arguments of `ready`.
-#[derive(Clone, Debug, Args)]
-pub struct ReadyArgs {
-    /// Name of the operator's Deployment
-    #[arg(long, value_name = "NAME")]
-    pub deployment: String,
-    /// Namespace of the Deployment
-    #[arg(long, value_name = "NAME", env = "POD_NAMESPACE")]
-    pub deployment_namespace: String,
-    /// Namespaces in which the API server is asked for groups; all namespaces if empty
-    #[arg(long, value_name = "NAME,...", env = "LEADERGROUP_NAMESPACES", value_delimiter = ',')]
-    pub namespaces: Vec<String>,
-    /// Time limit for the whole command
-    #[arg(long, value_name = "TIME", default_value = "60s")]
-    pub timeout: HumanDuration,
-}
+use super::installation::InstallationArgs;
+use crate::routing::words;
 
 /// The installation did not work in time.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +21,7 @@ const POLL: Duration = Duration::from_millis(500);
 
 /// Waits until all replicas of the operator are ready, and the API server serves LeaderGroups to this account. Returns
 /// what it has seen.
-pub async fn ready(client: Client, args: &ReadyArgs) -> Result<String, NotReady> {
+pub async fn ready(client: Client, args: &InstallationArgs) -> Result<String, NotReady> {
     let mut problem = "the API server has not answered".to_owned();
     let wait = async {
         loop {
@@ -56,17 +36,13 @@ pub async fn ready(client: Client, args: &ReadyArgs) -> Result<String, NotReady>
     outcome.map_err(|_| NotReady { after: args.timeout.0, problem })
 }
 
-async fn look(client: &Client, args: &ReadyArgs) -> Result<String, String> {
-    let deployments: Api<Deployment> = Api::namespaced(client.clone(), &args.deployment_namespace);
-    let deployment = deployments
-        .get(&args.deployment)
-        .await
-        .map_err(|error| format!("the Deployment {} cannot be read: {}", args.deployment, words(&error)))?;
+async fn look(client: &Client, args: &InstallationArgs) -> Result<String, String> {
+    let deployment =
+        args.deployments(client).get(&args.deployment).await.map_err(|error| {
+            format!("the Deployment {} cannot be read: {}", args.deployment, words(&error))
+        })?;
     let mut seen = replicas(&deployment)?;
-    let everywhere = args.namespaces.is_empty().then(|| ("all namespaces", Api::all(client.clone())));
-    let some = args.namespaces.iter().map(|name| (name.as_str(), Api::namespaced(client.clone(), name)));
-    let scopes: Vec<(&str, Api<Sighting>)> = everywhere.into_iter().chain(some).collect();
-    for (name, groups) in scopes {
+    for (name, groups) in args.groups(client) {
         let first = groups.list(&ListParams::default().limit(1)).await;
         first.map_err(|error| format!("the LeaderGroups of {name} cannot be listed: {}", words(&error)))?;
         let _ = write!(seen, "\nthe API server lists the LeaderGroups of {name}");

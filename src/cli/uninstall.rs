@@ -9,33 +9,25 @@ use std::time::Duration;
 
 use clap::Args;
 use futures::{StreamExt as _, stream};
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client, ResourceExt,
     api::{ListParams, Patch},
 };
 use serde_json::json;
 
+use super::installation::InstallationArgs;
 use crate::{
-    api::{HumanDuration, LeaderGroup, Sighting},
+    api::{LeaderGroup, Sighting},
     routing::{GroupRef, Router, RoutingError, as_manager, words},
 };
 
 /// Arguments of `uninstall`.
 #[derive(Clone, Debug, Args)]
 pub struct UninstallArgs {
-    /// Name of the operator's Deployment, which is scaled to 0 first
-    #[arg(long, value_name = "NAME")]
-    pub deployment: String,
-    /// Namespace of the Deployment
-    #[arg(long, value_name = "NAME", env = "POD_NAMESPACE")]
-    pub deployment_namespace: String,
-    /// Namespaces of the groups; all namespaces if empty
-    #[arg(long, value_name = "NAME,...", env = "LEADERGROUP_NAMESPACES", value_delimiter = ',')]
-    pub namespaces: Vec<String>,
-    /// Time limit for the whole command
-    #[arg(long, value_name = "TIME", default_value = "60s")]
-    pub timeout: HumanDuration,
+    /// The installation. Its Deployment is scaled to 0 first.
+    #[command(flatten)]
+    pub installation: InstallationArgs,
     /// Keep the role labels, so that the active pods keep serving, whatever the groups' deletionPolicy says. Use this
     /// if the operator will be installed again for the same groups
     #[arg(long)]
@@ -94,12 +86,12 @@ const POLL: Duration = Duration::from_millis(200);
 pub async fn uninstall(client: Client, args: &UninstallArgs) -> Result<usize, UninstallError> {
     let mut running = String::new();
     let all = async {
-        stop(&client, args, &mut running).await?;
+        stop(&client, &args.installation, &mut running).await?;
         release(&client, args).await
     };
-    let outcome = tokio::time::timeout(args.timeout.0, all).await;
+    let outcome = tokio::time::timeout(args.installation.timeout.0, all).await;
     outcome.unwrap_or_else(|_| {
-        let after = args.timeout.0;
+        let after = args.installation.timeout.0;
         Err(if running.is_empty() {
             UninstallError::Timeout(after)
         } else {
@@ -110,11 +102,11 @@ pub async fn uninstall(client: Client, args: &UninstallArgs) -> Result<usize, Un
 
 /// Scales the Deployment to 0 and waits until none of its pods is running. `running` is set to the names of the pods
 /// that still are.
-async fn stop(client: &Client, args: &UninstallArgs, running: &mut String) -> Result<(), UninstallError> {
+async fn stop(client: &Client, args: &InstallationArgs, running: &mut String) -> Result<(), UninstallError> {
     let failed = |what| move |error| UninstallError::Api { what, error: Box::new(error) };
-    let deployments: Api<Deployment> = Api::namespaced(client.clone(), &args.deployment_namespace);
     let patch = json!({ "spec": { "replicas": 0 } });
-    let scaled = deployments.patch_scale(&args.deployment, &as_manager(), &Patch::Merge(&patch)).await;
+    let scaled =
+        args.deployments(client).patch_scale(&args.deployment, &as_manager(), &Patch::Merge(&patch)).await;
     let scale = match scaled {
         // The Deployment does not exist, so no operator is running.
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
@@ -140,16 +132,10 @@ async fn stop(client: &Client, args: &UninstallArgs, running: &mut String) -> Re
 }
 
 async fn release(client: &Client, args: &UninstallArgs) -> Result<usize, UninstallError> {
-    let scopes: Vec<(&str, Api<Sighting>)> = if args.namespaces.is_empty() {
-        vec![("all namespaces", Api::all(client.clone()))]
-    } else {
-        let scoped = |name| (name, Api::namespaced(client.clone(), name));
-        args.namespaces.iter().map(String::as_str).map(scoped).collect()
-    };
     // An error in one namespace, such as a deleted one whose RoleBinding is gone, does not stop the others.
     let (mut groups, mut failed) = (Vec::new(), Vec::new());
-    for (scope, api) in &scopes {
-        if let Err(error) = list(api, &mut groups).await {
+    for (scope, api) in args.installation.groups(client) {
+        if let Err(error) = list(&api, &mut groups).await {
             failed.push(format!("could not list the groups of {scope}: {}", words(&error)));
         }
     }

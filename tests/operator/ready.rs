@@ -9,14 +9,14 @@ use kube::{
 };
 use leadergroup::{
     api::HumanDuration,
-    cli::{ReadyArgs, ready},
+    cli::{InstallationArgs, ready},
 };
 use serde_json::{Value, json};
 
 use crate::apiserver::ApiServer;
 
-fn args(namespace: &str, timeout: Duration) -> ReadyArgs {
-    ReadyArgs {
+fn args(namespace: &str, timeout: Duration) -> InstallationArgs {
+    InstallationArgs {
         deployment: "operator".to_owned(),
         deployment_namespace: namespace.to_owned(),
         namespaces: Vec::new(),
@@ -70,7 +70,7 @@ async fn it_waits_until_all_replicas_are_ready() {
         said,
         "2 of 2 replicas of the operator are ready\nthe API server lists the LeaderGroups of all namespaces"
     );
-    let some = ReadyArgs { namespaces: vec![namespace.clone()], ..args(&namespace, DEADLINE) };
+    let some = InstallationArgs { namespaces: vec![namespace.clone()], ..args(&namespace, DEADLINE) };
     let said = ready(client.clone(), &some).await.unwrap();
     assert!(said.ends_with(&format!("lists the LeaderGroups of {namespace}")), "{said}");
 }

@@ -1,6 +1,7 @@
 //! Failover to a standby that lacks the last commits, and old backups, on real servers: no token is used twice.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -17,6 +18,11 @@ use crate::postgres::{DEADLINE, Database, Server, eventually, migrated};
 const JUMP: i64 = 1_000_000;
 /// By at most this much: tokens must never run out.
 const LONGEST_JUMP: i64 = 1_000 * JUMP;
+
+/// Copies a server's files.
+fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
+}
 
 /// Whether this is the first token in the era after the one that began the present term.
 fn has_jumped(token: Token, from: i64) -> bool {
@@ -310,9 +316,6 @@ async fn files_put_back_on_the_same_timeline_need_a_floor_or_a_word() {
     assert_eq!(hold().await, Token::new(1));
     server.stop();
     let backup = server.data().with_file_name("backup");
-    let copy = |from: &std::path::Path, to: &std::path::Path| {
-        assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
-    };
     copy(&server.data(), &backup);
     server.launch();
     assert_eq!(grant_one(&store, own, grant(&key("a"), 1, "lost")).await, granted(2));
@@ -345,9 +348,6 @@ async fn files_put_back_while_clients_run_begin_an_era() {
     let kept = client.try_lock(&key("kept")).await.unwrap().unwrap();
     server.stop();
     let backup = server.data().with_file_name("backup");
-    let copy = |from: &std::path::Path, to: &std::path::Path| {
-        assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
-    };
     copy(&server.data(), &backup);
     server.launch();
     let gone = client.lock(&key("gone"), DEADLINE).await.unwrap();
