@@ -82,7 +82,7 @@ mod world;
 
 pub use event::{Effect, Event, Finished, GrantRequest, Outcome, Rejection, Ticket};
 pub use group::Group;
-pub(crate) use pacing::{Limit, Rate};
+pub(crate) use pacing::{Limit, Rate, growing};
 pub use phase::{Attempt, Change, Phase, Removal, Retirement};
 pub use plan::{Plan, Rest};
 pub use refusal::{Refusal, Refused};

@@ -19,7 +19,7 @@ const LONGEST_DELETION_PAUSE: Duration = Duration::from_mins(1);
 const DELETIONS: Limit = Limit { interval: Duration::from_mins(5), burst: 4 };
 
 /// The pause after this many consecutive failures, where `first` is the one after the first.
-pub(super) fn growing(first: Duration, longest: Duration, failures: u32) -> Duration {
+pub(crate) fn growing(first: Duration, longest: Duration, failures: u32) -> Duration {
     let factor = 1_u32 << failures.saturating_sub(1).min(16);
     (first * factor).min(longest)
 }

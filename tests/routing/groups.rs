@@ -109,6 +109,11 @@ async fn a_report_does_not_collide_with_a_declaration() {
     let late = json!({ "eligible": 9 });
     let outdated = stage.router.report(&stage.group, &late, Some("1")).await.unwrap();
     assert!(matches!(outdated, Reported::Outdated(Some(_))), "{outdated:?}");
+    // What the CRD does not allow is refused, and not outdated.
+    let version = stage.router.group(&stage.group).await.unwrap().unwrap().metadata.resource_version;
+    let invalid = json!({ "eligible": "many" });
+    let refused = stage.router.report(&stage.group, &invalid, version.as_deref()).await.unwrap_err();
+    assert!(refused.is_refusal() && refused.code() == Some(422), "{refused}");
     let status = stage.router.group(&stage.group).await.unwrap().unwrap().status.unwrap();
     assert_eq!((status.eligible, status.replicas, status.declaration), (2, 3, next));
 }

@@ -24,9 +24,6 @@ use crate::{
     routing::Reported,
 };
 
-/// The pause after a failed write of a status.
-const REPORT_PAUSE: Duration = Duration::from_secs(1);
-
 impl Controller {
     /// An effect ended.
     pub(super) fn done(&mut self, done: Done, now: Duration) {
@@ -103,6 +100,7 @@ impl Controller {
         match reported.map(|reported| *reported) {
             Ok(Reported::Done(object)) => {
                 group.report.trouble = None;
+                group.report.refusals = 0;
                 group.report.written = group.report.told.take().map(|told| Gist::of(&told));
                 self.apply(index::Event::GroupRead(object), now);
             }
@@ -114,14 +112,14 @@ impl Controller {
                 group.report.rendered = None;
                 match object {
                     Some(object) => self.apply(index::Event::GroupRead(object), now),
-                    None => group.report.after = now + REPORT_PAUSE,
+                    None => group.report.put_off(false, now),
                 }
             }
             Err(trouble) => {
                 let known = group.report.trouble.replace(trouble.clone());
                 group.report.spoken = false;
                 group.report.rendered = None;
-                group.report.after = now + REPORT_PAUSE;
+                group.report.put_off(matches!(trouble, Trouble::Refused(_)), now);
                 if known.as_ref() != Some(&trouble) && self.causes.is_new(&trouble, now) {
                     tracing::warn!(group = %name, ?trouble, "could not write the status; trying again");
                 }

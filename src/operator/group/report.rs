@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::gist::Gist;
 use crate::{
     api::LeaderGroupStatus,
-    election::{Limit, Rate},
+    election::{Limit, Rate, growing},
     operator::{
         endpoints::publishing::EndpointsReport,
         index::{coverage::ProbeCoverage, outage::Hindrance},
@@ -19,6 +19,11 @@ use crate::{
 /// How often a status may be written for nothing but minor changes, such as a standby that comes and goes. Some may
 /// follow each other at once, so that a group that is scaled up is reported without delay.
 const MINOR: Limit = Limit { interval: Duration::from_secs(10), burst: 4 };
+
+/// The pause after a write that failed. It doubles with each that the API server refuses: if the installed CRD is older
+/// than the operator, it refuses the same status again until the CRD is replaced.
+const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// The state of a group's status.
 #[derive(Debug, Default)]
@@ -35,6 +40,8 @@ pub(in crate::operator) struct Report {
     pub(in crate::operator) writing: bool,
     /// When the next write may begin.
     pub(in crate::operator) after: Duration,
+    /// How many writes were refused since the last one that succeeded.
+    pub(in crate::operator) refusals: u32,
     /// Until then a change of holder is under way that may soon be over.
     pub(in crate::operator) quiet_until: Option<Duration>,
     /// A replica that does not own the group has reported what it knows. It does so once for each outage and for each
@@ -55,6 +62,12 @@ impl Report {
     pub(super) fn stay_quiet(&mut self, patience: Option<Duration>, now: Duration) {
         let until = patience.map(|patience| now + patience);
         self.quiet_until = until.map(|until| self.quiet_until.map_or(until, |before| before.min(until)));
+    }
+
+    /// A write failed: the next one waits.
+    pub(in crate::operator) fn put_off(&mut self, refused: bool, now: Duration) {
+        self.refusals += u32::from(refused);
+        self.after = now + growing(PAUSE, LONGEST_PAUSE, self.refusals);
     }
 
     /// Whether a minor change may be written now. If not, it is put off.

@@ -6,7 +6,10 @@ use leadergroup_lock::LockError;
 use super::*;
 use crate::{
     api::{LeaderGroupStatus, SWITCHOVER_ANNOTATION, Sighting, SwitchoverResult, SwitchoverStatus},
-    operator::index::{Event, lock_view::LockNews},
+    operator::{
+        index::{Event, lock_view::LockNews},
+        trouble::Trouble,
+    },
 };
 
 /// The last status that was to be written.
@@ -108,4 +111,34 @@ fn an_owner_that_has_nothing_new_to_report_keeps_its_short_burst() {
     let now = stage.now;
     let mut report = std::mem::take(&mut stage.controller.groups.get_mut(&name(0)).expect("a group").report);
     assert!((0..4).all(|_| report.allows_minor(now)), "{report:?}");
+}
+
+/// As with a CRD that is older than the operator.
+#[test]
+fn a_status_that_is_refused_again_and_again_is_written_after_growing_pauses() {
+    let mut stage = listed(1);
+    stage.settle();
+    let refuse = |stage: &mut Stage, seconds: u64| {
+        let mut written = 0;
+        for _ in 0..seconds {
+            stage.now += s(1);
+            stage.probe_all();
+            if stage.view(&name(0)).group.report.writing {
+                written += 1;
+                let uid = stage.view(&name(0)).group.record().uid.clone();
+                let reported = Err(Trouble::Refused("unknown field".to_owned()));
+                stage.take(Message::Reported { group: name(0), uid, reported });
+                stage.turn();
+            }
+        }
+        written
+    };
+    let mut object = stage.view(&name(0)).group.record().object.clone();
+    object.status.as_mut().expect("a status").conditions.clear();
+    object.metadata.resource_version = Some((1_u64 << 61).to_string());
+    stage.see(Event::Group(None, watcher::Event::Apply(Sighting(Ok(object)))));
+    stage.turn();
+    let (first, later) = (refuse(&mut stage, 60), refuse(&mut stage, 600));
+    assert!((5..=8).contains(&first), "{first} in the first minute");
+    assert!((9..=11).contains(&later), "{later} in ten more minutes");
 }
