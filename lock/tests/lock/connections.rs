@@ -25,6 +25,7 @@ async fn a_cancelled_call_gives_its_connection_up_and_the_server_gives_up_the_st
     let own = session(&patient).await;
     let key = key("a");
     take(&patient, own, &key).await;
+    drop(patient);
     // Two connections for work: if a cancelled call kept one, or returned one that is still busy, the rest would fail.
     let config = DatabaseConfig {
         max_open_connections: 4,
@@ -42,13 +43,15 @@ async fn a_cancelled_call_gives_its_connection_up_and_the_server_gives_up_the_st
         // No answer of the cancelled statement remains on the connection.
         assert_eq!(store.read(std::slice::from_ref(&key)).await.unwrap().len(), 1);
     }
+    // Not until none waits: one that takes its turn after another one does not wait for a moment, and may still take
+    // effect. Only the connection of the last read is left.
     eventually("the server gave up all cancelled statements, although the gate stayed closed", async || {
-        database.waiting().await == 0
+        connections(&database).await == 1
     })
     .await;
     gate.open().await;
     assert_eq!(grant_one(&store, own, grant(&key, 0, "p1")).await, granted(1), "nothing of them took effect");
-    eventually("no connection leaked", async || connections(&database).await <= 1 + 2).await;
+    assert!(connections(&database).await <= 2);
 }
 
 #[tokio::test]
@@ -164,7 +167,7 @@ async fn a_program_that_asks_too_much_of_its_pool_is_told_so() {
     }
     let small = DatabaseConfig {
         max_open_connections: 3,
-        statement_timeout: Duration::from_secs(2),
+        statement_timeout: Duration::from_secs(4),
         ..database.config()
     };
     let store = Store::new(&small).unwrap();
@@ -301,8 +304,8 @@ async fn an_open_transaction_of_somebody_else_costs_one_key_and_ends_by_itself()
     // Like a connection of the program that left a transaction open.
     let url = format!("{}?options=-c%20idle_in_transaction_session_timeout%3D100", database.url());
     let mut forgetful = sqlx::postgres::PgConnection::connect(&url).await.unwrap();
-    forgetful.execute("begin").await.unwrap();
-    forgetful.execute("select from leadergroup.lock for update").await.unwrap();
+    // In one message: between two, the server may already end it.
+    forgetful.execute("begin; select from leadergroup.lock for update").await.unwrap();
     eventually("the server ended it", async || {
         grant_one(&store, own, grant(&key, 0, "p0")).await == granted(1)
     })
