@@ -48,6 +48,10 @@ check: fmt-check ## Run the fast checks: formatting, lints, unit tests
 	cargo test --workspace --lib --bins --quiet
 	scripts/check-files.sh
 
+.PHONY: check-platforms
+check-platforms: ## Check that the lock's crate compiles for macOS and Windows, with the C compiler of Zig
+	scripts/check-platforms.sh
+
 ##@ Test cluster
 
 .PHONY: cluster

@@ -42,7 +42,7 @@ run() {
       words=(--skip prober:: --skip grpc:: --skip hold:: --skip late:: --skip stopped::)
       ;;
     lock)
-      files=(--package leadergroup-lock -f lock/src/lease.rs -f lock/src/failure_detector.rs -f lock/src/quarantine.rs)
+      files=(--package leadergroup-lock -f lock/src/session/lease.rs -f lock/src/session/failure_detector.rs -f lock/src/session/quarantine.rs)
       ;;
     operator)
       files=(-f src/routing/marks.rs -f src/operator/executor/queue.rs -f src/operator/index/timers.rs)

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
-
 /// The clock that a [`Store`](crate::Store), and the sessions on it, measure time with.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Clock(Source);
@@ -17,10 +15,11 @@ enum Source {
 }
 
 impl Clock {
-    /// The machine's clock that never jumps and keeps running while the machine is suspended (`CLOCK_BOOTTIME`).
+    /// The machine's clock that never jumps and keeps running while the machine is suspended: `CLOCK_BOOTTIME` on
+    /// Linux, `CLOCK_MONOTONIC` on macOS and other Unix systems, the performance counter on Windows.
     ///
-    /// `std::time::Instant` stands still during suspend on Linux: after it, a process would still treat a lock as held
-    /// that it has lost.
+    /// `std::time::Instant` stands still during suspend on Linux and macOS: after it, a process would still treat a
+    /// lock as held that it has lost.
     pub const fn boottime() -> Self {
         Self(Source::Boottime)
     }
@@ -35,15 +34,35 @@ impl Clock {
     /// The time that it shows.
     pub fn now(&self) -> Duration {
         match self.0 {
-            Source::Boottime => {
-                let time = clock_gettime(ClockId::Boottime);
-                // Neither part of this clock is ever negative, and nanoseconds stay below a second.
-                Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
-            }
+            Source::Boottime => boottime(),
             #[cfg(feature = "memory")]
             Source::Simulated { origin, offset, rate_ppm } => offset + at_rate(origin.elapsed(), rate_ppm),
         }
     }
+}
+
+#[cfg(unix)]
+fn boottime() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    const CLOCK: ClockId = ClockId::Boottime;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    const CLOCK: ClockId = ClockId::Monotonic;
+    let time = clock_gettime(CLOCK);
+    // Neither part of this clock is ever negative, and nanoseconds stay below a second.
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+/// The performance counter, which Rust's `Instant` reads there, also counts the time in which the machine is suspended.
+#[cfg(windows)]
+fn boottime() -> Duration {
+    use std::sync::LazyLock;
+    use std::time::Instant;
+
+    static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    // Never zero, as on the other systems.
+    ORIGIN.elapsed() + Duration::from_secs(1)
 }
 
 /// What a clock of this rate shows after a time.

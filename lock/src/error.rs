@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
-use crate::migrations::VERSION;
+use crate::db::migrations::VERSION;
 
 /// Why an operation on the lock could not be carried out. A refusal of a single key is not an error; see
 /// [`Refusal`](crate::Refusal).

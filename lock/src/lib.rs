@@ -73,103 +73,63 @@
 // Controllers and programs share most of what is internal.
 #![cfg_attr(not(feature = "controller"), allow(dead_code, unused_imports, unreachable_pub))]
 
-mod acquire;
-mod applicant;
-mod batch;
-pub mod blocking;
-mod campaign;
-#[cfg(feature = "controller")]
-mod claim;
-mod client;
 mod clock;
-mod config;
-mod database;
-mod error;
-mod failure_detector;
-mod fence;
 #[cfg(feature = "controller")]
-mod grant;
-mod guard;
-mod heartbeat;
-mod held_term;
-#[cfg(feature = "prometheus-client")]
-mod histograms;
-mod holding;
+mod controller;
+mod db;
+mod error;
 mod jitter;
-mod lease;
-mod link;
-mod listen;
-mod lookout;
 #[cfg(feature = "memory")]
 pub mod memory;
-mod migrations;
-mod outlook;
-mod pool;
-mod pooler;
-mod process;
+mod program;
 #[cfg(feature = "prometheus-client")]
 mod prometheus;
-mod prune;
-mod quarantine;
-mod query;
-mod reason;
-#[cfg(feature = "controller")]
-mod reassign;
-mod reconcile;
-mod refusal;
-mod route;
-mod rows;
-mod schema;
 mod session;
-mod set_ttl;
-mod settings;
-mod statement;
-mod stats;
 mod store;
-mod target;
-#[cfg(feature = "controller")]
-mod terms;
-mod trace;
-mod turns;
 mod types;
-mod unfinished;
-mod url;
-mod wait;
 
-pub use acquire::{AcquireRequest, Acquired, Attempt, HolderSession, Successor, Transfer, Wait};
-#[cfg(feature = "controller")]
-pub use claim::{Claim, Claimed, ClaimedRow, Unclaimed};
-pub use client::Client;
 pub use clock::{Clock, monotonic};
-pub use config::{DatabaseConfig, Secret};
+#[cfg(feature = "controller")]
+pub use controller::{
+    claim::{Claim, Claimed, ClaimedRow, Unclaimed},
+    grant::{Grant, Granted, Vacate},
+    reassign::{Reassigned, Reassignment},
+    terms::Tombstone,
+};
+pub use db::{
+    config::{DatabaseConfig, Secret},
+    fence::{FENCE_SEEN_SQL, FencePolicy, Overrun},
+    observe::{Leader, Observer},
+    pool::PoolState,
+    prune::{Pruned, Retention, housekeeping},
+    query::{LONGEST_LIST, LockInfo, SessionInfo, Summary, TermInfo, WaiterInfo},
+    refusal::{Changed, Refusal},
+    schema::{Health, install_sql},
+    stats::LockStats,
+};
 pub use error::LockError;
-pub use failure_detector::FailureDetector;
-pub use fence::{FENCE_SEEN_SQL, FencePolicy, Overrun};
-#[cfg(feature = "controller")]
-pub use grant::{Grant, Granted, Vacate};
-pub use guard::{Guard, Transferred};
-#[cfg(feature = "controller")]
-pub use heartbeat::{BeatEvent, Membership, Peer, SessionEvent};
-pub use held_term::Released;
-pub use listen::Hint;
-#[cfg(feature = "controller")]
-pub use listen::LONGEST_MESSAGE;
-pub use pool::PoolState;
+pub use program::{
+    acquire::{AcquireRequest, Acquired, Attempt, HolderSession, Successor, Transfer, Wait},
+    blocking,
+    client::Client,
+    guard::{Guard, Transferred},
+    held_term::Released,
+    reason::{ClientError, Reason},
+};
 #[cfg(feature = "prometheus-client")]
 pub use prometheus::LockMetrics;
-pub use prune::{Pruned, Retention, housekeeping};
-pub use quarantine::Quarantine;
-pub use query::{LONGEST_LIST, LockInfo, SessionInfo, Summary, TermInfo, WaiterInfo};
-pub use reason::{ClientError, Reason};
+pub use session::{
+    failure_detector::FailureDetector,
+    listen::Hint,
+    quarantine::Quarantine,
+    settings::{ClientConfig, SessionConfig},
+};
 #[cfg(feature = "controller")]
-pub use reassign::{Reassigned, Reassignment};
-pub use refusal::{Changed, Refusal};
-pub use schema::{Health, install_sql};
-pub use settings::{ClientConfig, SessionConfig};
-pub use stats::LockStats;
+pub use session::{
+    heartbeat::{BeatEvent, Membership, Peer, SessionEvent},
+    listen::LONGEST_MESSAGE,
+};
 pub use store::Store;
-#[cfg(feature = "controller")]
-pub use terms::Tombstone;
 pub use types::{
     Beat, EraId, GrantId, Holder, Key, LockRow, MAX_TEXT_BYTES, MOST_WAITERS, PROTOCOL, SessionId,
     SessionSeen, Term, Token,

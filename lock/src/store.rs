@@ -1,13 +1,13 @@
 //! The store: the handle to the database that all operations use, and what they share.
 
-use crate::acquire::{Acquiring, Releasing};
-use crate::batch::Batcher;
-use crate::database::Database;
 #[cfg(feature = "controller")]
-use crate::grant::{Confirming, Granting, Vacating};
+use crate::controller::grant::{Confirming, Granting, Vacating};
+use crate::db::batch::Batcher;
+use crate::db::database::Database;
+use crate::db::pool::Pool;
 #[cfg(feature = "memory")]
 use crate::memory::{MemoryClient, MemoryDatabase};
-use crate::pool::Pool;
+use crate::program::acquire::{Acquiring, Releasing};
 use crate::{Clock, DatabaseConfig, FencePolicy, LockError, LockStats};
 
 /// The database. Cheap to clone; connects when first used.

@@ -33,7 +33,7 @@ for platform in ${PLATFORMS:-amd64 arm64}; do
     # The allocator is compiled for a size of pages, and also works with smaller ones: arm64 has kernels with 64 KiB.
     # shellcheck disable=SC2086 # the options are words
     JEMALLOC_SYS_WITH_LG_PAGE=$([[ $platform == arm64 ]] && echo 16 || echo 12) RUSTFLAGS=$remap \
-      zig_build --locked --profile "$profile" --package "$package" --bin "$program" --target "$target" $options -- \
+      zig_cargo rustc --locked --profile "$profile" --package "$package" --bin "$program" --target "$target" $options -- \
       ${linking[$platform]}
     built=dist/bin/$platform/$program
     install -m 755 "$CARGO_TARGET_DIR/$target/$profile/$program" "$built"

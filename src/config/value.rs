@@ -102,7 +102,7 @@ fn without_password(query: &str) -> String {
 }
 
 #[cfg(test)]
-#[path = "../../lock/src/url/unescaped.rs"]
+#[path = "../../lock/src/db/url/unescaped.rs"]
 mod unescaped;
 
 #[cfg(test)]

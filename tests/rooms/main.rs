@@ -270,6 +270,57 @@ fn the_rooms_of_the_operator_form_no_circle() {
     assert_none(&circles(&edges_between(&read("src"), OPERATOR)));
 }
 
+/// The rooms of the lock, each with those that it may use. The files beside them are shared by all.
+const LOCK_ROOMS: &[(&str, &[&str])] = &[
+    ("db", &["memory"]),
+    ("session", &["db", "memory"]),
+    ("program", &["db", "session"]),
+    ("controller", &["db", "session"]),
+    ("memory", &["db"]),
+];
+
+/// What the rooms of the lock use against [`LOCK_ROOMS`].
+fn forbidden_in_lock(edges: &graph::Edges) -> Vec<String> {
+    let room = |path: &str| path.strip_prefix("lock/src/")?.strip_suffix('/').map(str::to_owned);
+    let mut found = Vec::new();
+    for (own, used) in edges {
+        let Some(own) = room(own) else { continue };
+        let Some((_, allowed)) = LOCK_ROOMS.iter().find(|(name, _)| *name == own) else {
+            found.push(format!("lock/src/{own}: the room has no rule in LOCK_ROOMS"));
+            continue;
+        };
+        let others = used.iter().filter_map(|other| room(other));
+        let others = others.filter(|other| !allowed.contains(&other.as_str()));
+        found.extend(others.map(|other| format!("lock/src/{own} must not use lock/src/{other}")));
+    }
+    found
+}
+
+#[test]
+fn the_rooms_of_the_lock_use_only_what_they_may() {
+    let sources = read("lock/src");
+    let edges = edges_between(&sources, "lock/src/");
+    assert!(
+        edges.keys().filter(|child| child.ends_with('/')).count() == LOCK_ROOMS.len(),
+        "{:?}",
+        edges.keys()
+    );
+    assert_none(&forbidden_in_lock(&edges));
+}
+
+#[test]
+fn a_room_of_the_lock_that_uses_another_one_is_found() {
+    let files = [
+        ("lib.rs", "mod db; mod program; pub use program::client::Client;"),
+        ("db/pool.rs", "use crate::Client;"),
+        ("program/client.rs", "pub struct Client;"),
+    ];
+    let files = files.map(|(path, text)| (format!("lock/src/{path}"), text.to_owned()));
+    let sources = Sources::parse(files.into_iter(), "lock/src");
+    let found = forbidden_in_lock(&edges_between(&sources, "lock/src/"));
+    assert_eq!(found, ["lock/src/db must not use lock/src/program"]);
+}
+
 /// The files that tables of a document name in their first column. The line before a table begins with its folder, such
 /// as "`src/election` — the decision:".
 fn named_files(document: &str) -> BTreeSet<String> {
@@ -278,7 +329,7 @@ fn named_files(document: &str) -> BTreeSet<String> {
     for line in document.lines() {
         if line.starts_with('#') {
             folder = None;
-        } else if line.starts_with("`src/") {
+        } else if line.starts_with("`src/") || line.starts_with("`lock/src") {
             folder = line.split('`').nth(1);
         } else if let Some(folder) = folder
             && let Some(row) = line.strip_prefix("| `")
@@ -298,6 +349,10 @@ fn the_architecture_document_names_each_file() {
     let files = sources.files().map(|file| file.path.clone());
     // Those of no room: `lib.rs` and `main.rs`.
     let files = files.filter(|path| path.matches('/').count() > 1);
+    let lock = read("lock/src");
+    let of_lock = lock.files().map(|file| file.path.clone());
+    let of_lock = of_lock.filter(|path| !path.ends_with("/mod.rs") && !path.ends_with("/lib.rs"));
+    let files = files.chain(of_lock);
     let folders = children_of(&sources, OPERATOR).into_values().filter(|child| child.ends_with('/'));
     let missing: BTreeSet<String> = files.chain(folders).filter(|path| !named.contains(path)).collect();
     let missing = missing.iter().map(|path| format!("docs/architecture.md does not name {path}"));

@@ -15,8 +15,8 @@ use super::failure::Failure;
 use super::network::{End, Fate};
 use super::random::Random;
 use super::signal::{Signal, Subscription};
-use crate::statement::Notification;
-use crate::statement::Row;
+use crate::db::statement::Notification;
+use crate::db::statement::Row;
 use crate::{Clock, DatabaseConfig, LockError};
 
 /// The address in the settings, which a valid configuration needs.

@@ -17,7 +17,7 @@ use super::random::Random;
 use super::signal::{Signal, Subscription};
 use super::tables::Tables;
 use super::transaction::{Transaction, reads};
-use crate::statement::{Notification, Row};
+use crate::db::statement::{Notification, Row};
 use crate::{Clock, EraId};
 
 /// What the database's clock shows at first: the beginning of 2026, in microseconds since 1970.

@@ -52,6 +52,19 @@ pub(super) fn requests<T: serde::de::DeserializeOwned>(text: &str) -> Result<Vec
 }
 
 impl Transaction<'_> {
+    /// `leadergroup.publish`
+    pub(super) fn publish(&mut self, (own, key, token, data): (Uuid, String, i64, String)) -> Answer {
+        let holds = self.tables.lives(Some(own))
+            && self.tables.lock(&key).is_some_and(|lock| {
+                lock.token == token
+                    && lock.session == Some(own)
+                    && lock.holder.is_some()
+                    && lock.group_id == PROGRAMS
+            });
+        let published = holds && self.tables.publish(&key, token, data);
+        Ok(vec![json!({ "published": published })])
+    }
+
     pub(super) fn acquire(&mut self, (own, asked, _, _): (Uuid, String, i32, Option<i32>)) -> Answer {
         let asked: Vec<Asked> = requests(&asked)?;
         let mut rows = Vec::new();

@@ -110,6 +110,7 @@ impl Transaction<'_> {
             "session_seen_us": session.map(|session| session.seen),
             "session_ttl_ms": session.map(|session| session.ttl_ms),
             "session_silent_ms": session.map(|session| (self.now - session.seen) / 1_000),
+            "data": self.tables.published(lock),
         })
     }
 

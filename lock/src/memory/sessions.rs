@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::tables::Session;
 use super::transaction::{Answer, Transaction};
-use crate::migrations::VERSION;
+use crate::db::migrations::VERSION;
 
 /// Most neighbours that a session watches.
 const NEIGHBOURS: usize = 3;

@@ -23,6 +23,8 @@ pub(super) struct Tables {
     pub(super) sessions: Arc<BTreeMap<Uuid, Session>>,
     locks: Arc<BTreeMap<String, Lock>>,
     terms: Arc<BTreeMap<(String, i64), Term>>,
+    /// By key, with the token of the term.
+    published: Arc<BTreeMap<String, (i64, String)>>,
     /// By their ids, which are also their order.
     pub(super) waiters: Arc<BTreeMap<i64, Waiter>>,
     next_waiter: i64,
@@ -155,6 +157,7 @@ impl Tables {
             sessions: Arc::default(),
             locks: Arc::default(),
             terms: Arc::default(),
+            published: Arc::default(),
             waiters: Arc::default(),
             next_waiter: 1,
         }
@@ -164,12 +167,14 @@ impl Tables {
     pub(super) fn dump(&self) -> Value {
         let (sessions, locks) = (self.sessions.values(), self.locks.values());
         let (terms, waiters) = (self.terms.values(), self.waiters.values());
+        let published = |(key, (token, data)): (&String, &(i64, String))| json!({ "key": key, "token": token, "data": data });
         json!({
             "meta": self.meta,
             "sessions": sessions.collect::<Vec<_>>(),
             "locks": locks.collect::<Vec<_>>(),
             "terms": terms.collect::<Vec<_>>(),
             "waiters": waiters.collect::<Vec<_>>(),
+            "published": self.published.iter().map(published).collect::<Vec<_>>(),
         })
     }
 
@@ -179,11 +184,27 @@ impl Tables {
             && Arc::ptr_eq(&self.sessions, &other.sessions)
             && Arc::ptr_eq(&self.locks, &other.locks)
             && Arc::ptr_eq(&self.terms, &other.terms)
+            && Arc::ptr_eq(&self.published, &other.published)
             && Arc::ptr_eq(&self.waiters, &other.waiters)
     }
 
     pub(super) fn locks(&self) -> &BTreeMap<String, Lock> {
         &self.locks
+    }
+
+    /// What the present holder has published.
+    pub(super) fn published(&self, lock: &Lock) -> Option<&str> {
+        let (token, data) = self.published.get(&lock.key)?;
+        (lock.holder.is_some() && lock.token == *token).then_some(data)
+    }
+
+    /// Stores it, unless a later holder has published something.
+    pub(super) fn publish(&mut self, key: &str, token: i64, data: String) -> bool {
+        if self.published.get(key).is_some_and(|(known, _)| *known > token) {
+            return false;
+        }
+        Arc::make_mut(&mut self.published).insert(key.to_owned(), (token, data));
+        true
     }
 
     pub(super) fn lock(&self, key: &str) -> Option<&Lock> {
@@ -305,6 +326,7 @@ impl Tables {
                 self.meta.token_floor = self.meta.token_floor.max(gone.token);
             }
             Arc::make_mut(&mut self.terms).retain(|(of, _), _| of != key);
+            Arc::make_mut(&mut self.published).remove(key);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One statement in a transaction of its own: the statements by their names, their arguments and their answers.
 
-use crate::statement::{Notification, Row};
+use crate::db::statement::{Notification, Row};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -86,6 +86,7 @@ impl Transaction<'_> {
             "release" => self.release(arguments(values)?),
             "transfer" => self.transfer(arguments(values)?),
             "give up" => self.give_up(arguments(values)?),
+            "publish" => self.publish(arguments(values)?),
             "check" => Ok(self.check()),
             "schema version" => Ok(Self::schema_version()),
             "rows of a session" => self.rows_of(arguments(values)?),

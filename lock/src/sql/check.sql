@@ -11,7 +11,9 @@ select current_setting('server_version') as server_version,
                         ('session', 'SELECT'), ('session', 'INSERT'), ('session', 'UPDATE'), ('session', 'DELETE'),
                         ('lock', 'SELECT'), ('lock', 'INSERT'), ('lock', 'UPDATE'), ('lock', 'DELETE'),
                         ('term', 'SELECT'), ('term', 'INSERT'), ('term', 'DELETE'), ('terms', 'SELECT'),
-                        ('waiter', 'SELECT'), ('waiter', 'INSERT'), ('waiter', 'UPDATE'), ('waiter', 'DELETE')
+                        ('waiter', 'SELECT'), ('waiter', 'INSERT'), ('waiter', 'UPDATE'), ('waiter', 'DELETE'),
+                        ('published', 'SELECT'), ('published', 'INSERT'), ('published', 'UPDATE'),
+                        ('published', 'DELETE')
                 ) as p (relation, privilege)
            join pg_class as c on c.relname = p.relation and c.relnamespace = to_regnamespace('leadergroup')
            where not has_table_privilege(c.oid, p.privilege)

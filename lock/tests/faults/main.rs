@@ -24,6 +24,7 @@ mod pooler;
 mod postgres;
 #[path = "../program/mod.rs"]
 mod program;
+mod rds_proxy;
 mod standby;
 mod upgrade;
 

@@ -13,6 +13,7 @@ use sqlx::{Connection, Executor, Row};
 use crate::cast::{grant, grant_one, granted, key, session, take};
 use crate::pgbouncer::PgBouncer;
 use crate::postgres::{DEADLINE, Database, Server, database, eventually, shared};
+use crate::rds_proxy;
 
 /// The PgBouncer setting for programs that send settings when they connect: PgBouncer then drops those settings.
 const DROPS: &str = "ignore_startup_parameters = extra_float_digits,options";
@@ -52,6 +53,21 @@ async fn found_by_strangers(pooler: &PgBouncer, database: &Database) -> Vec<Stri
     }
     found.dedup();
     found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_that_refuses_settings_in_other_words_is_a_pooler_too() {
+    let pooler = PgBouncer::start(shared(), DROPS);
+    let database = database().await;
+    let port = rds_proxy::start(pooler.port()).await;
+    let url = pooler.url(&database).replace(&format!(":{}/", pooler.port()), &format!(":{port}/"));
+    let store = Store::new(&DatabaseConfig { url: url.as_str().into(), ..database.config() }).unwrap();
+    store.migrate().await.unwrap();
+    assert_eq!(store.check().await.unwrap().verdict(), Ok(()));
+    let own = session(&store).await;
+    take(&store, own, &key("group")).await;
+    assert_eq!(grant_one(&store, own, grant(&key("group"), 0, "p0")).await, granted(1));
+    assert_eq!(found_by_strangers(&pooler, &database).await.len(), 1, "nothing is left behind");
 }
 
 #[tokio::test(flavor = "multi_thread")]

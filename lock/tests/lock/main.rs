@@ -42,6 +42,7 @@ mod processes;
 mod program;
 mod promotions;
 mod pruning;
+mod published;
 mod quarantine;
 mod random;
 mod reasons;

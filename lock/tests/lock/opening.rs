@@ -21,6 +21,39 @@ async fn a_server_that_does_not_tell_its_identifier_is_used_without() {
     assert_eq!(database.number(known).await, 1);
 }
 
+/// As Amazon Aurora refuses to tell its write position unless its `wal_level` is logical.
+async fn refuse_timeline(database: &Database, code: &str) {
+    database
+        .sql(&format!(
+            "alter function pg_catalog.pg_walfile_name(pg_lsn) rename to told_walfile_name;
+             create function pg_catalog.pg_walfile_name(pg_lsn) returns text language plpgsql as
+             $$ begin raise exception 'wal_level must be set to logical' using errcode = '{code}'; end $$",
+        ))
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_does_not_tell_its_timeline_is_used_without() {
+    let server = Server::start(&[("allow_system_table_mods", "on")]);
+    let database = server.database().await;
+    refuse_timeline(&database, "object_not_in_prerequisite_state").await;
+    let store = database.store();
+    store.migrate().await.unwrap();
+    assert_eq!(store.check().await.unwrap().verdict(), Ok(()));
+    register_and_beat(&store).await;
+    let known = "select count(*) from leadergroup.meta where history ~ '^[0-9]+/unknown$'";
+    assert_eq!(database.number(known).await, 1);
+}
+
+/// Any other failure could hide a failover.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_fails_to_tell_its_timeline_is_not_used() {
+    let server = Server::start(&[("allow_system_table_mods", "on")]);
+    let database = server.database().await;
+    refuse_timeline(&database, "internal_error").await;
+    database.store().migrate().await.unwrap_err();
+}
+
 /// Denied only later, for instance after an upgrade of the server: that may be a failover.
 #[tokio::test]
 async fn a_server_that_tells_its_identifier_no_longer_begins_an_era() {
@@ -105,6 +138,9 @@ async fn a_connection_made_during_recovery_caches_no_history() {
     let pid =
         "select coalesce(max(pid), 0)::bigint from pg_stat_activity where application_name = 'leadergroup'";
     let made = copy.number(pid).await;
+    let mut admin = copy.admin().await;
+    let asked = sqlx::query("select leadergroup.read_history()").execute(&mut admin).await;
+    assert!(asked.is_err(), "a standby is not a server that tells no timeline");
     primary.kill();
     standby.psql("select pg_promote()");
     session(&store).await;

@@ -11,7 +11,8 @@ const READ: &str = "select jsonb_build_object(
         'sessions', (select coalesce(jsonb_agg(to_jsonb(s)), '[]') from leadergroup.session as s),
         'locks', (select coalesce(jsonb_agg(to_jsonb(l)), '[]') from leadergroup.lock as l),
         'terms', (select coalesce(jsonb_agg(to_jsonb(t)), '[]') from leadergroup.term as t),
-        'waiters', (select coalesce(jsonb_agg(to_jsonb(w)), '[]') from leadergroup.waiter as w)
+        'waiters', (select coalesce(jsonb_agg(to_jsonb(w)), '[]') from leadergroup.waiter as w),
+        'published', (select coalesce(jsonb_agg(to_jsonb(p)), '[]') from leadergroup.published as p)
     )::text";
 
 /// Columns that may differ: times, and what only one of the databases has. The changes of all ttls have numbers of

@@ -20,7 +20,7 @@ pub enum Kind {
 
 /// All functions that can be called, except for those that prune: they are statements with arguments, and what they may
 /// remove is tested with them.
-const LISTED: [(&str, Kind); 33] = [
+const LISTED: [(&str, Kind); 34] = [
     ("acquire", Kind::Protocol),
     ("acquire_one", Kind::Internal),
     ("beat", Kind::Protocol),
@@ -47,6 +47,7 @@ const LISTED: [(&str, Kind); 33] = [
     ("note_whether_awaited", Kind::Internal),
     ("present_era", Kind::Internal),
     ("programs", Kind::Harmless),
+    ("publish", Kind::Protocol),
     ("queue_is_full", Kind::Internal),
     ("read_history", Kind::Harmless),
     ("register", Kind::Protocol),

@@ -1,0 +1,309 @@
+//! Statistics of a store and its clients. Cheap enough to be always on: atomics, and a lock only for the clock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::PoolState;
+
+/// The difference between the database's clock and the own monotonic one that counts as a jump, in addition to the
+/// uncertainty of the round trips.
+const JUMP: Duration = Duration::from_secs(1);
+
+/// The counts of a store, its clones and its clients since the store was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockStats {
+    /// Tries and waits for keys that clients began, and requested grants, counted by key.
+    pub attempts: u64,
+    /// Attempts that ended with the key.
+    pub wins: u64,
+    /// Attempts that ended without the key: because others held it, because of the deadline, a refusal or an error, or
+    /// because they were given up.
+    pub losses: u64,
+    /// Answers that others hold the key, wait for it, or change it at this moment; a waiter gets one each time it
+    /// polls.
+    pub contended: u64,
+    /// Waits in queues that have ended, with or without the key.
+    pub waits: u64,
+    /// Their total duration.
+    pub waited: Duration,
+    /// Terms that clients held, and that have ended.
+    pub holds: u64,
+    /// Their total duration.
+    pub held: Duration,
+    /// Terms that were lost before they were released.
+    pub lost: u64,
+    /// Heartbeats that were answered.
+    pub heartbeats: u64,
+    /// How long after its due time the last of them was answered.
+    pub heartbeat_lag: Duration,
+    /// The longest such time.
+    pub longest_heartbeat_lag: Duration,
+    /// Jumps of the database's clock that heartbeats noticed, by more than a second. For information: nothing that the
+    /// lock decides depends on that clock.
+    pub clock_jumps: u64,
+    /// The connections at this moment, without the one for hints.
+    pub pool: PoolState,
+}
+
+/// The counters behind [`LockStats`].
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    attempts: AtomicU64,
+    wins: AtomicU64,
+    losses: AtomicU64,
+    contended: AtomicU64,
+    waits: AtomicU64,
+    waited_micros: AtomicU64,
+    holds: AtomicU64,
+    held_micros: AtomicU64,
+    lost: AtomicU64,
+    heartbeats: AtomicU64,
+    lag_micros: AtomicU64,
+    longest_lag_micros: AtomicU64,
+    clock_jumps: AtomicU64,
+    /// The last reading of the database's clock.
+    clock: Mutex<Option<Reading>>,
+    #[cfg(feature = "prometheus-client")]
+    pub(crate) histograms: crate::db::histograms::Histograms,
+}
+
+/// A duration whose individual values are observed, not only their sum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Observed {
+    /// A wait in a queue.
+    Wait,
+    /// A term that a client held.
+    Hold,
+    /// How long after its due time a heartbeat was answered.
+    HeartbeatLag,
+    /// A statement, including the wait for its connection.
+    Statement,
+}
+
+/// What the database's clock showed at some moment between two readings of the own clock.
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    shown_micros: i64,
+    sent: Duration,
+    received: Duration,
+}
+
+impl Reading {
+    /// By how much the clock jumped since `before`, if it did. Positive: forward.
+    fn jump_since(self, before: Self) -> Option<i64> {
+        // The least and the most time that can have passed between the two readings.
+        let least = micros(self.sent.saturating_sub(before.received)) - micros(JUMP);
+        let most = micros(self.received.saturating_sub(before.sent) + JUMP);
+        let moved = self.shown_micros.saturating_sub(before.shown_micros);
+        let expected = micros(self.received.saturating_sub(before.received));
+        (moved < least || moved > most).then(|| moved.saturating_sub(expected))
+    }
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+fn count(counter: &AtomicU64, by: usize) {
+    counter.fetch_add(by as u64, Ordering::Relaxed);
+}
+
+fn add(counter: &AtomicU64, time: Duration) {
+    counter.fetch_add(micros(time).unsigned_abs(), Ordering::Relaxed);
+}
+
+impl Counters {
+    /// Observes a value if the feature `prometheus-client` is on; does nothing otherwise.
+    fn observe(&self, what: Observed, time: Duration) {
+        #[cfg(feature = "prometheus-client")]
+        {
+            let histogram = match what {
+                Observed::Wait => &self.histograms.waits,
+                Observed::Hold => &self.histograms.holds,
+                Observed::HeartbeatLag => &self.histograms.heartbeat_lag,
+                Observed::Statement => &self.histograms.statements,
+            };
+            histogram.observe(time.as_secs_f64());
+        }
+        #[cfg(not(feature = "prometheus-client"))]
+        let _ = (self, what, time);
+    }
+
+    /// A batch of grants was answered.
+    pub(crate) fn granted(&self, asked: usize, won: usize, contended: usize) {
+        count(&self.attempts, asked);
+        count(&self.wins, won);
+        count(&self.losses, asked.saturating_sub(won));
+        count(&self.contended, contended);
+    }
+
+    /// An answer reported that others hold the key, or want it.
+    pub(crate) fn contended(&self) {
+        count(&self.contended, 1);
+    }
+
+    /// A term that a client held has ended.
+    pub(crate) fn held(&self, time: Duration, lost: bool) {
+        count(&self.holds, 1);
+        add(&self.held_micros, time);
+        self.observe(Observed::Hold, time);
+        count(&self.lost, usize::from(lost));
+    }
+
+    /// A heartbeat was answered this long after its due time.
+    pub(crate) fn heartbeat(&self, lag: Duration) {
+        self.observe(Observed::HeartbeatLag, lag);
+        let lag = micros(lag).unsigned_abs();
+        count(&self.heartbeats, 1);
+        self.lag_micros.store(lag, Ordering::Relaxed);
+        self.longest_lag_micros.fetch_max(lag, Ordering::Relaxed);
+    }
+
+    /// Records a reading of the database's clock, from an answer to a query that was sent and received at these times.
+    pub(crate) fn clock(&self, shown_micros: i64, sent: Duration, received: Duration) {
+        let reading = Reading { shown_micros, sent, received };
+        let mut last = self.clock.lock();
+        let before = last.replace(reading);
+        drop(last);
+        if let Some(jump) = before.and_then(|before| reading.jump_since(before)) {
+            count(&self.clock_jumps, 1);
+            #[allow(clippy::cast_precision_loss, reason = "for people")]
+            let seconds = jump as f64 / 1e6;
+            tracing::info!(
+                seconds,
+                "the database's clock jumped, or another server answered; the lock does not depend on this clock"
+            );
+        }
+    }
+
+    pub(crate) fn snapshot(&self, pool: PoolState) -> LockStats {
+        let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let time = |counter: &AtomicU64| Duration::from_micros(counter.load(Ordering::Relaxed));
+        LockStats {
+            attempts: number(&self.attempts),
+            wins: number(&self.wins),
+            losses: number(&self.losses),
+            contended: number(&self.contended),
+            waits: number(&self.waits),
+            waited: time(&self.waited_micros),
+            holds: number(&self.holds),
+            held: time(&self.held_micros),
+            lost: number(&self.lost),
+            heartbeats: number(&self.heartbeats),
+            heartbeat_lag: time(&self.lag_micros),
+            longest_heartbeat_lag: time(&self.longest_lag_micros),
+            clock_jumps: number(&self.clock_jumps),
+            pool,
+        }
+    }
+}
+
+/// One try of a client to get a key, or one wait for it. It is counted however it ends, even if it is dropped.
+pub(crate) struct Attempt<'a> {
+    counters: &'a Counters,
+    waiting_since: Option<Instant>,
+    won: bool,
+}
+
+impl<'a> Attempt<'a> {
+    pub(crate) fn begin(counters: &'a Counters) -> Self {
+        count(&counters.attempts, 1);
+        Self { counters, waiting_since: None, won: false }
+    }
+
+    /// The request is in the queue.
+    pub(crate) fn queues(&mut self) {
+        self.waiting_since.get_or_insert_with(Instant::now);
+    }
+
+    pub(crate) fn won(&mut self) {
+        self.won = true;
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        let Counters { wins, losses, waits, waited_micros, .. } = self.counters;
+        count(if self.won { wins } else { losses }, 1);
+        if let Some(since) = self.waiting_since {
+            count(waits, 1);
+            let waited = since.elapsed();
+            add(waited_micros, waited);
+            self.counters.observe(Observed::Wait, waited);
+        }
+    }
+}
+
+/// Observes how long a statement takes, however it ends. Without the feature the clock is not read.
+pub(crate) struct Timer<'a> {
+    counters: &'a Counters,
+    since: Option<Instant>,
+}
+
+impl<'a> Timer<'a> {
+    pub(crate) fn start(counters: &'a Counters) -> Self {
+        Self { counters, since: cfg!(feature = "prometheus-client").then(Instant::now) }
+    }
+}
+
+impl Drop for Timer<'_> {
+    fn drop(&mut self) {
+        if let Some(since) = self.since {
+            self.counters.observe(Observed::Statement, since.elapsed());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn reading(shown_millis: i64, sent: u64, received: u64) -> Reading {
+        Reading { shown_micros: shown_millis * 1_000, sent: ms(sent), received: ms(received) }
+    }
+
+    #[test]
+    fn a_jump_is_what_neither_the_time_that_went_by_nor_the_round_trips_explain() {
+        let before = reading(100_000, 10_000, 10_500);
+        let jump = |shown, sent, received| reading(shown, sent, received).jump_since(before);
+        // Five seconds passed, give or take the half second that each answer took, and the second that is allowed.
+        for shown in [105_000, 104_000, 106_400, 103_600] {
+            assert_eq!(jump(shown, 15_000, 15_500), None, "{shown}");
+        }
+        assert_eq!(jump(86_505_000, 15_000, 15_500), Some(86_400_000_000), "a day forward");
+        assert_eq!(jump(100_000 - 3_595_000, 15_000, 15_500), Some(-3_600_000_000), "an hour back");
+        assert!(jump(108_000, 15_000, 15_500).is_some() && jump(102_000, 15_000, 15_500).is_some());
+        // An answer that took ten seconds may have read the clock at any time.
+        assert_eq!(jump(103_600, 15_000, 25_000), None);
+        assert_eq!(jump(113_000, 15_000, 25_000), None);
+        // Right after the last one.
+        assert_eq!(jump(100_000, 10_600, 10_700), None);
+        assert_eq!(jump(99_200, 10_600, 10_700), None);
+        assert!(jump(98_900, 10_600, 10_700).is_some());
+    }
+
+    #[test]
+    fn however_an_attempt_ends_it_is_counted() {
+        let counters = Counters::default();
+        Attempt::begin(&counters).won();
+        let mut waiting = Attempt::begin(&counters);
+        waiting.queues();
+        drop(waiting);
+        counters.granted(10, 7, 2);
+        counters.held(ms(1_500), true);
+        counters.held(ms(500), false);
+        counters.heartbeat(ms(9));
+        counters.heartbeat(ms(3));
+        let stats = counters.snapshot(PoolState::default());
+        assert_eq!((stats.attempts, stats.wins, stats.losses, stats.contended), (12, 8, 4, 2));
+        assert_eq!((stats.waits, stats.holds, stats.lost, stats.held), (1, 2, 1, ms(2_000)));
+        assert_eq!((stats.heartbeats, stats.heartbeat_lag, stats.longest_heartbeat_lag), (2, ms(3), ms(9)));
+    }
+}

@@ -1,0 +1,236 @@
+//! Locks for programs without an async runtime. The calls are those of [`crate::Client`] and [`crate::Guard`]; each one
+//! blocks until it is done.
+//!
+//! A client has a background thread that sends the heartbeats, whatever the threads of the program do.
+//!
+//! ```no_run
+//! # fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//! use leadergroup_lock::{ClientConfig, DatabaseConfig, Key, Store, blocking};
+//!
+//! let url = "postgres://app@db.example/app".into();
+//! let store = Store::new(&DatabaseConfig { url, ..DatabaseConfig::default() })?;
+//! blocking::migrate(&store)?;
+//! let client = blocking::Client::connect(store, ClientConfig { name: "worker-1".into(), ..ClientConfig::default() })?;
+//! client.run_while_held(&Key::new("nightly-report")?, Duration::from_secs(60), |guard| work(guard.token().get()))?;
+//! client.shutdown()?;
+//! # Ok(())
+//! # }
+//! # fn work(token: i64) {}
+//! ```
+//!
+//! # In async programs
+//!
+//! Use the async [`Client`](crate::Client) there. The calls of this module also work on a thread of an async runtime,
+//! and do not panic, but they block that thread and the tasks on it.
+
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::{ClientConfig, ClientError, Key, Leader, LockError, Reason, Released, Store, Token};
+
+/// A runtime on its own thread.
+#[derive(Debug, Clone)]
+struct Background {
+    runtime: Handle,
+    /// The thread ends when the last client and the last guard have dropped this.
+    _alive: Arc<oneshot::Sender<()>>,
+}
+
+impl Background {
+    fn start() -> Result<Self, LockError> {
+        let problem = |error: std::io::Error| LockError::Invalid {
+            what: "thread in the background",
+            problem: format!("cannot be started: {error}"),
+        };
+        let own = Builder::new_current_thread().enable_all().build().map_err(problem)?;
+        let runtime = own.handle().clone();
+        let (alive, end) = oneshot::channel::<()>();
+        let thread = std::thread::Builder::new().name("leadergroup-lock".to_owned());
+        thread.spawn(move || own.block_on(end)).map_err(problem)?;
+        Ok(Self { runtime, _alive: Arc::new(alive) })
+    }
+
+    /// Runs the work in the background and blocks until it is done. `block_on` would panic on a thread of another
+    /// runtime.
+    fn wait<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
+        let (done, answer) = sync_channel(1);
+        self.runtime.spawn(async move {
+            let result = work.await;
+            let _ = done.send(result);
+        });
+        answer
+            .recv()
+            .expect("the thread runs as long as this value lives, so the work ends, unless it panics")
+    }
+}
+
+/// Brings the schema up to this program's version, as [`Store::migrate`] does.
+pub fn migrate(store: &Store) -> Result<(), LockError> {
+    // These connections end with the runtime.
+    let store = store.with_own_connections();
+    Background::start()?.wait(async move { store.migrate().await })
+}
+
+/// A program that holds locks, as [`crate::Client`]. Cheap to clone; a clone is the same holder. After the last one is
+/// dropped without a [`shutdown`](Self::shutdown), others get its keys after the ttl.
+#[derive(Debug, Clone)]
+pub struct Client {
+    client: crate::Client,
+    background: Background,
+}
+
+impl Client {
+    /// Registers a session and starts its heartbeat in the background.
+    pub fn connect(store: Store, config: ClientConfig) -> Result<Self, LockError> {
+        let background = Background::start()?;
+        let client = background.wait(crate::Client::connect(store, config))?;
+        Ok(Self { client, background })
+    }
+
+    /// Takes the key if it is free, as [`crate::Client::try_lock`].
+    pub fn try_lock(&self, key: &Key) -> Result<Option<Guard>, ClientError> {
+        let (client, key) = (self.client.clone(), key.clone());
+        let guard = self.background.wait(async move { client.try_lock(&key).await })?;
+        Ok(guard.map(|guard| self.guard(guard)))
+    }
+
+    /// The same, with the reason if the key was not acquired, as [`crate::Client::try_lock_or_why`].
+    pub fn try_lock_or_why(&self, key: &Key) -> Result<Result<Guard, Reason>, ClientError> {
+        let (client, key) = (self.client.clone(), key.clone());
+        let guard = self.background.wait(async move { client.try_lock_or_why(&key).await })?;
+        Ok(guard.map(|guard| self.guard(guard)))
+    }
+
+    /// Waits in the queue for the key, but not for longer than `wait`, as [`crate::Client::lock`].
+    pub fn lock(&self, key: &Key, wait: Duration) -> Result<Guard, ClientError> {
+        let (client, key) = (self.client.clone(), key.clone());
+        let guard = self.background.wait(async move { client.lock(&key, wait).await })?;
+        Ok(self.guard(guard))
+    }
+
+    /// Waits for the key, works, and releases the key. Unlike the work of [`crate::Client::run_while_held`], a closure
+    /// cannot be stopped in the middle. Long work must look at [`Guard::is_lost`] now and then, and return when it is
+    /// true. If the key was lost before the work returned, its result is dropped and the answer is
+    /// [`ClientError::Lost`].
+    pub fn run_while_held<T>(
+        &self,
+        key: &Key,
+        wait: Duration,
+        work: impl FnOnce(&Guard) -> T,
+    ) -> Result<T, ClientError> {
+        let guard = self.lock(key, wait)?;
+        let done = work(&guard);
+        if let Some(loss) = guard.guard.loss() {
+            return Err(loss);
+        }
+        if let Err(error) = guard.release() {
+            tracing::debug!(%error, "the lock was not released; trying again");
+        }
+        Ok(done)
+    }
+
+    /// Changes the ttl, as [`crate::Client::set_ttl`].
+    pub fn set_ttl(&self, ttl: Duration) -> Result<(), LockError> {
+        let client = self.client.clone();
+        self.background.wait(async move { client.set_ttl(ttl).await })
+    }
+
+    /// Who holds a key, as [`Store::leader`].
+    pub fn leader(&self, key: &Key) -> Result<Option<Leader>, LockError> {
+        let (store, key) = (self.client.store().clone(), key.clone());
+        self.background.wait(async move { store.leader(&key).await })
+    }
+
+    /// Observes who holds a key, as [`Store::observe`].
+    pub fn observe(&self, key: &Key, every: Duration) -> Observer {
+        Observer {
+            observer: Some(self.client.store().observe(key, every)),
+            background: self.background.clone(),
+        }
+    }
+
+    /// Ends the session: everything that it holds is free at once, as [`crate::Client::shutdown`].
+    pub fn shutdown(self) -> Result<(), LockError> {
+        self.background.wait(self.client.shutdown())
+    }
+
+    fn guard(&self, guard: crate::Guard) -> Guard {
+        Guard { guard, background: self.background.clone() }
+    }
+}
+
+/// Proof that a key is held, as [`crate::Guard`]. Dropping it releases the key in the background, while the client
+/// lives; [`release`](Self::release) waits until that is done.
+#[derive(Debug)]
+#[must_use = "dropping the guard releases the key"]
+pub struct Guard {
+    guard: crate::Guard,
+    background: Background,
+}
+
+impl Guard {
+    /// The key.
+    pub fn key(&self) -> &Key {
+        self.guard.key()
+    }
+
+    /// The fencing token of the term. Pass it to every store that the work writes to.
+    pub fn token(&self) -> Token {
+        self.guard.token()
+    }
+
+    /// Whether others may hold the key, as [`crate::Guard::is_lost`]. Cheap: it only reads the clock.
+    pub fn is_lost(&self) -> bool {
+        self.guard.is_lost()
+    }
+
+    /// Until when the key is certainly held, as [`crate::Guard::held_until`].
+    pub fn held_until(&self) -> Option<Duration> {
+        self.guard.held_until()
+    }
+
+    /// Waits until the key is lost, but not for longer than `limit`. Returns whether it is lost.
+    pub fn wait_lost(&self, limit: Duration) -> bool {
+        let term = self.guard.term();
+        self.background.wait(async move { timeout(limit, term.lost()).await.is_ok() })
+    }
+
+    /// Publishes data of this holder, as [`crate::Guard::publish`].
+    pub fn publish(&self, data: &str) -> Result<(), ClientError> {
+        let (term, data) = (self.guard.term(), data.to_owned());
+        self.background.wait(async move { term.publish(&data).await })
+    }
+
+    /// Releases the key and waits until it is done, as [`crate::Guard::release`].
+    pub fn release(self) -> Result<Released, LockError> {
+        self.background.wait(self.guard.release())
+    }
+}
+
+/// Observes who holds a key, as [`crate::Observer`].
+#[derive(Debug)]
+pub struct Observer {
+    /// `None` only while it is asked.
+    observer: Option<crate::Observer>,
+    background: Background,
+}
+
+impl Observer {
+    /// The first call returns who holds the key now; each further one blocks until that changes, but not for longer
+    /// than `limit`: then the answer is `None`. As [`crate::Observer::changed`].
+    pub fn changed(&mut self, limit: Duration) -> Result<Option<Option<Leader>>, LockError> {
+        let Some(mut observer) = self.observer.take() else { return Ok(None) };
+        let (observer, answer) = self.background.wait(async move {
+            let answer = timeout(limit, observer.changed()).await;
+            (observer, answer)
+        });
+        self.observer = Some(observer);
+        answer.map_or(Ok(None), |answer| answer.map(Some))
+    }
+}

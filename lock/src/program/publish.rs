@@ -1,0 +1,64 @@
+//! What a holder publishes of itself.
+
+use std::time::Duration;
+
+use crate::db::statement::{Bind, Statement, get};
+use crate::program::held_term::HeldTerm;
+use crate::{ClientError, Guard, Key, LockError, SessionId, Store, Token};
+
+const PUBLISH: Statement =
+    Statement { name: "publish", sql: "select leadergroup.publish($1, $2, $3, $4) as published" };
+
+/// The most that can be published. The table has the same limit.
+const MOST_BYTES: usize = 4_096;
+
+impl Store {
+    /// Publishes data of a holder, as [`Guard::publish`]. Returns whether the session holds the key under this token;
+    /// if not, nothing was changed.
+    pub async fn publish(
+        &self,
+        own: SessionId,
+        key: &Key,
+        token: Token,
+        data: &str,
+    ) -> Result<bool, LockError> {
+        let problem = if data.len() > MOST_BYTES {
+            format!("is {} bytes long; at most {MOST_BYTES} are allowed", data.len())
+        } else if data.contains('\0') {
+            "contains the character NUL".to_owned()
+        } else {
+            let bind = Bind::new().with(own.as_uuid())?.with(key.as_str())?.with(token.get())?.with(data)?;
+            return get(&self.database.row(PUBLISH, bind).await?, "published");
+        };
+        Err(LockError::Invalid { what: "data", problem })
+    }
+}
+
+impl HeldTerm {
+    pub(crate) async fn publish(&self, data: &str) -> Result<(), ClientError> {
+        let lost = |ago| ClientError::Lost { key: self.key.to_string(), token: self.token, ago };
+        if let Some(ago) = self.lost_for() {
+            return Err(lost(ago));
+        }
+        if self.process.store.publish(self.session, &self.key, self.token, data).await? {
+            return Ok(());
+        }
+        // The next heartbeat notices the loss.
+        Err(lost(Duration::ZERO))
+    }
+}
+
+impl Guard {
+    /// Publishes data of this holder, such as its address, in place of what it published before: at most 4,096 bytes.
+    /// [`Store::leader`] and [`Store::observe`] show it until the term ends. May be repeated.
+    ///
+    /// ```no_run
+    /// # async fn example(guard: leadergroup_lock::Guard) -> Result<(), leadergroup_lock::ClientError> {
+    /// guard.publish("http://10.0.0.7:8080").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn publish(&self, data: &str) -> Result<(), ClientError> {
+        self.term().publish(data).await
+    }
+}
