@@ -312,7 +312,9 @@ fn the_rooms_of_the_lock_use_only_what_they_may() {
 fn a_room_of_the_lock_that_uses_another_one_is_found() {
     let files = [
         ("lib.rs", "mod db; mod program; pub use program::client::Client;"),
+        ("db/mod.rs", "mod pool;"),
         ("db/pool.rs", "use crate::Client;"),
+        ("program/mod.rs", "pub mod client;"),
         ("program/client.rs", "pub struct Client;"),
     ];
     let files = files.map(|(path, text)| (format!("lock/src/{path}"), text.to_owned()));

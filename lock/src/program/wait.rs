@@ -87,7 +87,7 @@ impl Waiter<'_> {
             return Err(LockError::SessionDead.into());
         }
         let mut request = self.applicant.request(self.key);
-        let turn = Turn::new(&process.turns, request.grant, self.wait);
+        let turn = Turn::new(&process.turns, request.grant, self.wait == Wait::InQueue);
         let mut unfinished = Unfinished::new(process, session, self.key, request.grant);
         let mut pauses = Pauses::new(process.config.retry_interval);
         let mut observed = Observed::default();

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::{GrantId, Key, SessionId, Token, Wait};
+use crate::{GrantId, Key, SessionId, Token};
 
 /// For how many keys a process remembers a lock delay that it waits out. A delay that it forgets is waited out from the
 /// beginning.
@@ -60,7 +60,8 @@ pub(crate) struct Turns {
 /// One of them.
 #[derive(Debug)]
 struct Waiting {
-    wait: Wait,
+    /// Whether it has a place in a queue. A try has none.
+    queued: bool,
     /// The session in the way, according to the last answer.
     behind: Option<SessionId>,
     alarm: Arc<Alarm>,
@@ -113,7 +114,7 @@ impl Turns {
 
     /// Whether there is no wait in a queue. A try is over before a notification could reach it.
     pub(crate) fn nobody_waits(&self) -> bool {
-        !self.all.lock().values().any(|waiting| waiting.wait == Wait::InQueue)
+        !self.all.lock().values().any(|waiting| waiting.queued)
     }
 
     /// Completes as soon as there is a wait in a queue.
@@ -145,9 +146,9 @@ pub(crate) struct Turn<'a> {
 }
 
 impl<'a> Turn<'a> {
-    pub(crate) fn new(turns: &'a Turns, grant: GrantId, wait: Wait) -> Self {
+    pub(crate) fn new(turns: &'a Turns, grant: GrantId, queued: bool) -> Self {
         let alarm = Arc::new(Alarm::default());
-        turns.all.lock().insert(grant, Waiting { wait, behind: None, alarm: Arc::clone(&alarm) });
+        turns.all.lock().insert(grant, Waiting { queued, behind: None, alarm: Arc::clone(&alarm) });
         turns.changed.notify_one();
         Self { turns, grant, alarm }
     }
@@ -181,7 +182,7 @@ mod tests {
     fn those_behind_a_session_are_woken_together_and_no_others() {
         let woken = |turn: &Turn<'_>| turn.alarm.woken().now_or_never();
         let (turns, gone) = (Turns::default(), SessionId::new());
-        let turn = || Turn::new(&turns, GrantId::new(), Wait::InQueue);
+        let turn = || Turn::new(&turns, GrantId::new(), true);
         let (first, second, third) = (turn(), turn(), turn());
         first.is_behind(Some(gone));
         second.is_behind(Some(SessionId::new()));
