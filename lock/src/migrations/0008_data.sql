@@ -5,7 +5,7 @@
 create table leadergroup.published (
     key text collate "C" primary key,
     token bigint not null,
-    data text not null,
+    data text collate "C" not null,
     constraint data_of_at_most_4096_bytes check (octet_length(data) <= 4096)
 );
 

@@ -74,7 +74,7 @@ async fn a_program_of_an_earlier_version_goes_on_while_and_after_the_schema_is_c
 
     let new = database.store();
     let refused = new.register("new", TTL, None, None).await.unwrap_err();
-    assert_eq!(refused, LockError::SchemaOld { found: 3, needed: 7 });
+    assert_eq!(refused, LockError::SchemaOld { found: 3, needed: 8 });
     assert!(refused.to_string().contains("`Store::migrate`"), "{refused}");
     let mut reader = database.admin().await;
     reader

@@ -220,7 +220,7 @@ async fn a_newer_schema_is_fine_unless_it_says_otherwise() {
     assert_eq!(store.check().await.unwrap().schema_version, Some(98));
 
     database.sql("insert into leadergroup.schema_version values (99, 42)").await;
-    let too_new = Err(LockError::SchemaNew { needed: 42, known: 7 });
+    let too_new = Err(LockError::SchemaNew { needed: 42, known: 8 });
     assert_eq!(store.check().await.unwrap().verdict(), too_new);
     assert_eq!(store.migrate().await, too_new);
     assert_eq!(store.register("replica", TTL, None, None).await.map(|_| ()), too_new);
@@ -240,7 +240,7 @@ async fn many_programs_migrate_at_once() {
     for migration in migrations {
         migration.await.unwrap().unwrap();
     }
-    assert_eq!(database.number("select count(*) from leadergroup.schema_version").await, 7);
+    assert_eq!(database.number("select count(*) from leadergroup.schema_version").await, 8);
     assert_eq!(database.number("select count(*) from leadergroup.meta").await, 1);
 }
 
