@@ -13,8 +13,8 @@ use std::{
 };
 
 use leadergroup::telemetry::{
-    ApiOutcome, ChangeKind, Endpoints, GroupReading, GroupState, Liveness, LockOutcome, LogFormat, Metrics,
-    ReadyChecks, Server, end_on_panic, init_logs, log_subscriber,
+    ApiOutcome, ChangeKind, Endpoints, GroupReading, GroupState, Liveness, LockOperation, LockOutcome, LogFormat,
+    Metrics, ReadyChecks, Server, end_on_panic, init_logs, log_subscriber,
 };
 use leadergroup_lock::{LockError, LockMetrics, Store};
 use prometheus_client::metrics::counter::Counter;
@@ -63,7 +63,7 @@ fn each_metric_says_what_happened() {
     metrics.set_probe_targets(6);
     metrics.set_lock_store_up(true);
     metrics.heartbeat(Duration::from_millis(2));
-    metrics.lock_operation("acquire", LockOutcome::Refused);
+    metrics.lock_operation(LockOperation::Grant, LockOutcome::Refused);
     metrics.session_lost();
     metrics.adoption();
     metrics.api_write("pods", ApiOutcome::Conflict);
@@ -100,7 +100,7 @@ fn each_metric_says_what_happened() {
         ("leadergroup_lock_heartbeat_duration_seconds_count", 1.0),
         ("leadergroup_lock_heartbeat_duration_seconds_bucket{le=\"0.001\"}", 0.0),
         ("leadergroup_lock_heartbeat_duration_seconds_bucket{le=\"0.005\"}", 1.0),
-        ("leadergroup_lock_operations_total{operation=\"acquire\",outcome=\"refused\"}", 1.0),
+        ("leadergroup_lock_operations_total{operation=\"grant\",outcome=\"refused\"}", 1.0),
         ("leadergroup_hook_requests_total{hook=\"promote\",outcome=\"succeeded\"}", 1.0),
         ("leadergroup_hook_requests_total{hook=\"demote\",outcome=\"failed\"}", 1.0),
         ("leadergroup_lock_sessions_lost_total", 1.0),
@@ -127,7 +127,7 @@ fn each_outcome_of_a_write_has_a_word_of_its_own() {
         metrics.api_write(word, outcome);
     }
     for (outcome, word) in of_lock {
-        metrics.lock_operation(word, outcome);
+        metrics.lock_operation(LockOperation::Confirm, outcome);
     }
     let seen = samples(&metrics.encode().unwrap());
     for (_, word) in of_writes {
@@ -135,8 +135,25 @@ fn each_outcome_of_a_write_has_a_word_of_its_own() {
         assert_eq!(seen.get(&series), Some(&1.0), "{series}");
     }
     for (_, word) in of_lock {
-        let series = format!("leadergroup_lock_operations_total{{operation=\"{word}\",outcome=\"{word}\"}}");
+        let series = format!("leadergroup_lock_operations_total{{operation=\"confirm\",outcome=\"{word}\"}}");
         assert_eq!(seen.get(&series), Some(&1.0), "{series}");
+    }
+}
+
+/// Prometheus sees no increase in a counter that begins at 1, and no sum if a term of it has no series.
+#[test]
+fn the_counters_of_probes_and_of_the_lock_begin_at_zero() {
+    let seen = samples(&Metrics::new().encode().unwrap());
+    for outcome in ["success", "refused", "unanswered", "hint", "void"] {
+        let series = format!("leadergroup_probes_total{{outcome=\"{outcome}\"}}");
+        assert_eq!(seen.get(&series), Some(&0.0), "{series} in {seen:#?}");
+    }
+    for operation in ["grant", "vacate", "confirm", "tombstone"] {
+        for outcome in ["done", "refused", "failed"] {
+            let labels = format!("operation=\"{operation}\",outcome=\"{outcome}\"");
+            let series = format!("leadergroup_lock_operations_total{{{labels}}}");
+            assert_eq!(seen.get(&series), Some(&0.0), "{series} in {seen:#?}");
+        }
     }
 }
 
@@ -173,7 +190,7 @@ fn promtool_has_nothing_against_the_metrics() {
     metrics.set_group("shop", "web", reading(), Duration::ZERO);
     metrics.failover("Silent", Duration::from_millis(40));
     metrics.probe("success", None);
-    metrics.lock_operation("acquire", LockOutcome::Refused);
+    metrics.lock_operation(LockOperation::Grant, LockOutcome::Refused);
     metrics.api_write("pods", ApiOutcome::Conflict);
     metrics.hook_request("promote", true);
     let text = as_text_format(&metrics.encode().unwrap());

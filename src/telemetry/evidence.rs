@@ -11,6 +11,9 @@ use prometheus_client::{
 /// From a pod on the same node to the longest timeouts in use.
 const PROBE_SECONDS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
+/// The outcomes of probes.
+const OUTCOMES: [&str; 5] = ["success", "refused", "unanswered", "hint", "void"];
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OutcomeLabels {
     outcome: &'static str,
@@ -40,6 +43,10 @@ impl EvidenceSeries {
 
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register("probes", "Probes of pods, by outcome", self.probes.clone());
+        // A counter that begins at 1 shows no increase.
+        for outcome in OUTCOMES {
+            drop(self.probes.get_or_create(&OutcomeLabels { outcome }));
+        }
         registry.register_with_unit(
             "probe_duration",
             "Time from sending a probe to its answer, as far as there was one",

@@ -53,6 +53,19 @@ pub enum GroupState {
     Deleting,
 }
 
+/// An operation on the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LockOperation {
+    /// Make a pod the holder.
+    Grant,
+    /// End a term.
+    Vacate,
+    /// Confirm a term.
+    Confirm,
+    /// Keep the token of a group that is gone.
+    Tombstone,
+}
+
 /// The outcome of an operation on the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LockOutcome {
@@ -184,6 +197,12 @@ impl Metrics {
             "Requested changes of lock rows, by operation and outcome",
             self.lock_operations.clone(),
         );
+        // A counter that begins at 1 shows no increase, and a sum with a counter that is missing shows nothing.
+        for operation in LockOperation::ALL {
+            for outcome in LockOutcome::ALL {
+                drop(self.lock_operations.get_or_create(&LockLabels::new(operation, outcome)));
+            }
+        }
         registry.register(
             "lock_sessions_lost",
             "Sessions of this replica that expired or were ended by others",
@@ -273,9 +292,9 @@ impl Metrics {
         self.hook_requests.get_or_create(&HookLabels { hook, outcome }).inc();
     }
 
-    /// A change of a lock row ended. `operation` is one word, such as `acquire` or `transfer`.
-    pub fn lock_operation(&self, operation: &'static str, outcome: LockOutcome) {
-        self.lock_operations.get_or_create(&LockLabels { operation, outcome: outcome.word() }).inc();
+    /// A change of a lock row ended.
+    pub fn lock_operation(&self, operation: LockOperation, outcome: LockOutcome) {
+        self.lock_operations.get_or_create(&LockLabels::new(operation, outcome)).inc();
     }
 
     /// The lock's session expired, or another replica ended it.
@@ -320,7 +339,28 @@ impl GroupState {
     }
 }
 
+impl LockLabels {
+    fn new(operation: LockOperation, outcome: LockOutcome) -> Self {
+        Self { operation: operation.word(), outcome: outcome.word() }
+    }
+}
+
+impl LockOperation {
+    const ALL: [Self; 4] = [Self::Grant, Self::Vacate, Self::Confirm, Self::Tombstone];
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Grant => "grant",
+            Self::Vacate => "vacate",
+            Self::Confirm => "confirm",
+            Self::Tombstone => "tombstone",
+        }
+    }
+}
+
 impl LockOutcome {
+    const ALL: [Self; 3] = [Self::Done, Self::Refused, Self::Failed];
+
     fn word(self) -> &'static str {
         match self {
             Self::Done => "done",

@@ -16,5 +16,5 @@ pub use endpoints::{BindError, Endpoints, Server};
 pub use groups::{ChangeKind, GroupReading};
 pub use liveness::{Check, Liveness, ReadyChecks};
 pub use logs::{FilterError, LogFormat, UnknownLogFormat, init_logs, log_subscriber};
-pub use metrics::{ApiOutcome, GroupState, LockOutcome, Metrics};
+pub use metrics::{ApiOutcome, GroupState, LockOperation, LockOutcome, Metrics};
 pub use panics::end_on_panic;

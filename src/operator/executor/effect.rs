@@ -19,7 +19,7 @@ use crate::{
     hooks,
     operator::{message::Done, object::record::Record, trouble::Trouble},
     routing::{Declared, Promoted, RoutingError, Stamped, Stripped, Trial},
-    telemetry::LockOutcome,
+    telemetry::{LockOperation, LockOutcome},
 };
 use leadergroup_lock::{
     self, Changed, Granted, Holder, LockError, LockRow, SessionId, Token, Tombstone, Vacate,
@@ -429,12 +429,12 @@ pub(in crate::operator) fn row_of(row: LockRow) -> Row {
 }
 
 /// The name under which a change of the lock is counted; `None` for other effects.
-fn lock_operation(effect: &Effect) -> Option<&'static str> {
+fn lock_operation(effect: &Effect) -> Option<LockOperation> {
     match effect {
-        Effect::Grant(_) => Some("grant"),
-        Effect::Vacate { .. } => Some("vacate"),
-        Effect::Confirm { .. } => Some("confirm"),
-        Effect::Tombstone => Some("tombstone"),
+        Effect::Grant(_) => Some(LockOperation::Grant),
+        Effect::Vacate { .. } => Some(LockOperation::Vacate),
+        Effect::Confirm { .. } => Some(LockOperation::Confirm),
+        Effect::Tombstone => Some(LockOperation::Tombstone),
         _ => None,
     }
 }
