@@ -13,8 +13,8 @@ use std::{
 };
 
 use leadergroup::telemetry::{
-    ApiOutcome, ChangeKind, Endpoints, GroupReading, GroupState, Liveness, LockOperation, LockOutcome, LogFormat,
-    Metrics, ReadyChecks, Server, end_on_panic, init_logs, log_subscriber,
+    ApiOutcome, ChangeKind, Endpoints, GroupReading, GroupState, Liveness, LockOperation, LockOutcome,
+    LogFormat, Metrics, ReadyChecks, Server, end_on_panic, init_logs, log_subscriber,
 };
 use leadergroup_lock::{LockError, LockMetrics, Store};
 use prometheus_client::metrics::counter::Counter;

@@ -3,7 +3,8 @@
 //!
 //! Start with [`cluster::Cluster`]; [`provider::Provider`] is for scenarios that run on any cluster. [`history`]
 //! checks what happened, [`client`] calls a Service in the meantime, and [`scenario`] combines the three. [`view`]
-//! judges what clients on all nodes saw, [`journal`] and [`running`] when programs with agents ran.
+//! judges what clients on all nodes saw, [`journal`] and [`running`] when programs with agents ran. [`prometheus`] reads
+//! the operator's metrics.
 
 pub mod cgroup;
 pub mod cleanup;
@@ -29,6 +30,7 @@ pub mod network;
 pub mod node;
 pub mod process;
 pub mod programs;
+pub mod prometheus;
 pub mod provider;
 pub mod random;
 pub mod random_faults;

@@ -18,8 +18,12 @@ use leadergroup_e2e::scenario::{OPERATOR_NAMESPACE, build_operator};
 use leadergroup_e2e::state::Lock;
 use tokio::process::Command;
 
+use crate::monitoring::Monitoring;
+
 #[path = "cluster/document.rs"]
 mod document;
+#[path = "cluster/monitoring.rs"]
+mod monitoring;
 #[path = "cluster/quick_start.rs"]
 mod quick_start;
 #[path = "cluster/runbooks.rs"]
@@ -317,6 +321,8 @@ async fn chart_by_default(test: &Test) -> Result<()> {
     test.kubectl(&ready, "").await?;
     helm(&["test", "leadergroup", "--timeout", "120s", "--logs"]).await.context("helm test")?;
     runbooks::run_as_printed(&test.cluster, "web").await.context("the runbooks")?;
+    let mut monitoring = Monitoring::start(test).await.context("Prometheus")?;
+    monitoring.when_all_is_well().await.context("Prometheus, while all is well")?;
     let active = async || -> Result<String> {
         let args = ["get", "pods", "-l", "leadergroup.dev/role=active", "-o", "name"];
         Ok(test.kubectl(&args, "").await?.trim().to_owned())
@@ -329,9 +335,12 @@ async fn chart_by_default(test: &Test) -> Result<()> {
     })
     .await?;
     test.kubectl(&ready, "").await?;
+    monitoring.after_a_change().await.context("Prometheus, after a change")?;
+    monitoring.while_nobody_takes_over(test).await.context("Prometheus, while nobody takes over")?;
     let second = active().await?;
     helm(&["uninstall", "leadergroup", "--wait", "--timeout", "120s"]).await?;
     ensure!(active().await? == second, "the active pod does not keep serving without the operator");
+    monitoring.without_operator().await.context("Prometheus, without the operator")?;
     test.kubectl(&["delete", "leadergroup", "web", "--timeout=10s"], "").await?;
     wait_until("a Ready pod on each node", LIMIT, async || Ok(test.web().await?.len() == 3)).await
 }
