@@ -3,8 +3,8 @@
 //!
 //! Start with [`cluster::Cluster`]; [`provider::Provider`] is for scenarios that run on any cluster. [`history`]
 //! checks what happened, [`client`] calls a Service in the meantime, and [`scenario`] combines the three. [`view`]
-//! judges what clients on all nodes saw, [`journal`] and [`running`] when programs with agents ran. [`prometheus`] reads
-//! the operator's metrics.
+//! judges what clients on all nodes saw, [`journal`] and [`running`] when programs with agents ran. [`prometheus`]
+//! reads the operator's metrics.
 
 pub mod cgroup;
 pub mod cleanup;

@@ -1,13 +1,15 @@
-//! The chart's alerts and dashboard: a Prometheus finds and scrapes the operator as the chart's ServiceMonitor says, and
-//! each of their expressions must show something.
+//! The chart's alerts and dashboard: a Prometheus scrapes the operator as the chart's ServiceMonitor says, and each of
+//! their expressions must show something.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use kube::api::{Api, ListParams};
 use leadergroup_e2e::prometheus::{Prometheus, Series};
-use leadergroup_e2e::scenario::eventually;
+use leadergroup_e2e::scenario::{OPERATOR_NAMESPACE, eventually};
 
 use crate::Test;
 
@@ -52,7 +54,16 @@ impl Monitoring {
     pub(crate) async fn start(test: &Test) -> Result<Self> {
         let begun = Instant::now();
         let chart = Chart::render(&test.cluster).await?;
-        let prometheus = Prometheus::start(chart.scraping(&test.cluster.kubeconfig())?, &chart.rules).await?;
+        let client = test.cluster.client().await?;
+        let services: Api<Service> = Api::namespaced(client.clone(), OPERATOR_NAMESPACE);
+        let services = services.list(&ListParams::default().labels(&chart.services()?)).await?;
+        let mut slices = Vec::new();
+        for service in services.items.iter().filter_map(|service| service.metadata.name.as_ref()) {
+            let all: Api<EndpointSlice> = Api::namespaced(client.clone(), OPERATOR_NAMESPACE);
+            let of = ListParams::default().labels(&format!("kubernetes.io/service-name={service}"));
+            slices.extend(all.list(&of).await?.items);
+        }
+        let prometheus = Prometheus::start(chart.scraping(&slices)?, &chart.rules).await?;
         let ask =
             ["get", "-n", "leadergroup", "deployment/leadergroup", "-o", "jsonpath={.status.readyReplicas}"];
         let replicas: usize = test.kubectl(&ask, "").await?.parse()?;

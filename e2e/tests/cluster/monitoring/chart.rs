@@ -1,8 +1,7 @@
 //! What the chart renders for Prometheus and Grafana.
 
-use std::path::Path;
-
 use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use leadergroup_e2e::cluster::Cluster;
 use leadergroup_e2e::command::{LIMIT, output};
 use leadergroup_e2e::scenario::OPERATOR_NAMESPACE;
@@ -82,42 +81,49 @@ impl Chart {
         found.with_context(|| format!("the dashboard has no {name}"))
     }
 
-    /// A configuration that finds the replicas and labels their series as Prometheus' operator would do for the
-    /// `ServiceMonitor`.
-    pub(super) fn scraping(&self, kubeconfig: &Path) -> Result<Value> {
-        let spec = &self.monitor["spec"];
-        let endpoint = &spec["endpoints"][0];
-        let labels = spec["selector"]["matchLabels"].as_object().context("the ServiceMonitor selects all")?;
-        let keep = |source: &str, value: &Value| json!({ "action": "keep", "source_labels": [source], "regex": value });
-        let meta = |label: &str| label.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
-        let mut relabel: Vec<Value> = labels
-            .iter()
-            .map(|(label, value)| keep(&format!("__meta_kubernetes_service_label_{}", meta(label)), value))
-            .collect();
-        relabel.push(keep("__meta_kubernetes_endpoint_port_name", &endpoint["port"]));
-        for (source, target) in [
-            ("namespace", "namespace"),
-            ("service_name", "service"),
-            ("service_name", "job"),
-            ("pod_name", "pod"),
-            ("pod_container_name", "container"),
-        ] {
-            let source = format!("__meta_kubernetes_{source}");
-            relabel.push(json!({ "source_labels": [source], "target_label": target }));
+    /// The selector of the Services that the `ServiceMonitor` is for.
+    pub(super) fn services(&self) -> Result<String> {
+        let labels = self.monitor["spec"]["selector"]["matchLabels"].as_object();
+        let labels = labels.context("the ServiceMonitor selects all Services")?.iter();
+        let equal =
+            |(label, value): (&String, &Value)| format!("{label}={}", value.as_str().unwrap_or_default());
+        Ok(labels.map(equal).collect::<Vec<_>>().join(","))
+    }
+
+    /// A configuration for these slices, with the labels that Prometheus' operator gives to the series of a
+    /// `ServiceMonitor`. Debian's Prometheus cannot ask Kubernetes itself.
+    pub(super) fn scraping(&self, slices: &[EndpointSlice]) -> Result<Value> {
+        let endpoint = &self.monitor["spec"]["endpoints"][0];
+        let wanted = endpoint["port"].as_str().context("the ServiceMonitor names no port")?;
+        let mut targets = Vec::new();
+        for slice in slices {
+            let labels = slice.metadata.labels.as_ref();
+            let service = labels.and_then(|labels| labels.get("kubernetes.io/service-name"));
+            let mut ports = slice.ports.iter().flatten().filter(|port| port.name.as_deref() == Some(wanted));
+            let port =
+                ports.next().and_then(|port| port.port).with_context(|| format!("no port {wanted}"))?;
+            for one in &slice.endpoints {
+                let address = one.addresses.first().context("an endpoint without an address")?;
+                targets.push(json!({
+                    "targets": [format!("{address}:{port}")],
+                    "labels": {
+                        "namespace": slice.metadata.namespace,
+                        "service": service,
+                        "job": service,
+                        "pod": one.target_ref.as_ref().and_then(|pod| pod.name.as_ref()),
+                        "endpoint": wanted,
+                    },
+                }));
+            }
         }
-        relabel.push(json!({ "target_label": "endpoint", "replacement": endpoint["port"] }));
+        ensure!(!targets.is_empty(), "the Services have no endpoints: {slices:?}");
         Ok(json!({
             "global": { "scrape_interval": INTERVAL, "scrape_timeout": INTERVAL, "evaluation_interval": INTERVAL },
             "scrape_configs": [{
                 "job_name": "serviceMonitor",
                 "honor_labels": endpoint["honorLabels"].as_bool().unwrap_or_default(),
                 "metrics_path": endpoint["path"],
-                "kubernetes_sd_configs": [{
-                    "role": "endpoints",
-                    "kubeconfig_file": kubeconfig,
-                    "namespaces": { "names": [OPERATOR_NAMESPACE] },
-                }],
-                "relabel_configs": relabel,
+                "static_configs": targets,
             }],
         }))
     }
