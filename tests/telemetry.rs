@@ -126,7 +126,7 @@ fn each_outcome_of_a_write_has_a_word_of_its_own() {
     for (outcome, word) in of_writes {
         metrics.api_write(word, outcome);
     }
-    for (outcome, word) in of_lock {
+    for (outcome, _) in of_lock {
         metrics.lock_operation(LockOperation::Confirm, outcome);
     }
     let seen = samples(&metrics.encode().unwrap());
