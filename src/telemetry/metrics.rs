@@ -150,6 +150,12 @@ impl Metrics {
             hook_requests: Family::default(),
         };
         metrics.register();
+        // A counter that begins at 1 shows no increase, and a sum with a counter that is missing shows nothing.
+        for operation in LockOperation::ALL {
+            for outcome in LockOutcome::ALL {
+                drop(metrics.lock_operations.get_or_create(&LockLabels::new(operation, outcome)));
+            }
+        }
         metrics
     }
 
@@ -197,12 +203,6 @@ impl Metrics {
             "Requested changes of lock rows, by operation and outcome",
             self.lock_operations.clone(),
         );
-        // A counter that begins at 1 shows no increase, and a sum with a counter that is missing shows nothing.
-        for operation in LockOperation::ALL {
-            for outcome in LockOutcome::ALL {
-                drop(self.lock_operations.get_or_create(&LockLabels::new(operation, outcome)));
-            }
-        }
         registry.register(
             "lock_sessions_lost",
             "Sessions of this replica that expired or were ended by others",

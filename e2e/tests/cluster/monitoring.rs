@@ -1,5 +1,5 @@
-//! The chart's alerts and dashboard: a Prometheus scrapes the operator as the chart's ServiceMonitor says, and each of
-//! their expressions must show something.
+//! The chart's alerts and dashboard: a Prometheus scrapes the operator as the chart's `ServiceMonitor` says, and each
+//! of their expressions must show something.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
