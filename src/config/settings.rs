@@ -43,6 +43,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// What is logged, and how.
     pub log: LogSettings,
+    /// The collector that traces are sent to; none if they are off.
+    pub tracing_endpoint: Option<String>,
     /// Why the database's URL cannot be used, if it comes from the environment. Its source is then most likely a
     /// Secret, which another person may have to correct, so the operator starts nevertheless and reports the problem.
     pub database_problem: Option<SettingsError>,
@@ -73,6 +75,7 @@ impl Settings {
             node: None,
             listen: (Ipv6Addr::UNSPECIFIED, 8080).into(),
             log: LogSettings { format: LogFormat::Json, filter: "info".to_owned() },
+            tracing_endpoint: None,
             database_problem: None,
             origins: BTreeMap::new(),
         }

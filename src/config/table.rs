@@ -7,7 +7,7 @@ use leadergroup_lock::{Overrun, Secret};
 
 use super::{
     settings::Settings,
-    value::{count, duration, namespaces, one_of_two, path, redacted, set, shown_path},
+    value::{count, duration, http_url, namespaces, one_of_two, path, redacted, set, shown_path},
 };
 use crate::{api::HumanDuration, telemetry::LogFormat};
 
@@ -56,7 +56,7 @@ const BASIC: Setting = Setting {
 };
 
 /// All settings, in the order of the help.
-pub(super) static ALL: [Setting; 22] = [
+pub(super) static ALL: [Setting; 23] = [
     Setting {
         key: "ttl",
         flag: "ttl",
@@ -327,6 +327,16 @@ pub(super) static ALL: [Setting; 22] = [
             Ok(())
         },
         show: |s| format!("\"{}\"", s.log.filter),
+        ..BASIC
+    },
+    Setting {
+        key: "tracing.endpoint",
+        flag: "tracing-endpoint",
+        value_name: "URL",
+        help: "The OpenTelemetry collector that traces of changes of holder are sent to, by OTLP over HTTP, such as \
+               http://otel-collector:4318; none by default",
+        read: |s, text| set(&mut s.tracing_endpoint, http_url(text).map(Some)),
+        show: |s| s.tracing_endpoint.as_ref().map_or("null".to_owned(), |url| format!("\"{url}\"")),
         ..BASIC
     },
 ];

@@ -47,6 +47,19 @@ pub(super) fn shown_path(path: Option<&Path>) -> String {
     path.map_or("null".to_owned(), |path| format!("\"{}\"", path.display()))
 }
 
+/// A URL without a user, whose password would be shown, and without a query.
+pub(super) fn http_url(text: &str) -> Result<String, String> {
+    let url = text.parse::<http::Uri>().ok().filter(|url| {
+        matches!(url.scheme_str(), Some("http" | "https"))
+            && url.host().is_some_and(|host| !host.is_empty())
+            && url.query().is_none()
+            && !text.contains(['@', '#'])
+    });
+    url.map(|_| text.to_owned()).ok_or_else(|| {
+        "must be a URL with a host, and without a user and a query: write one like http://otel-collector:4318".to_owned()
+    })
+}
+
 pub(super) fn namespaces(text: &str) -> Result<Vec<String>, String> {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let is_name = |name: &str| {

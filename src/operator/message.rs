@@ -15,6 +15,7 @@ use crate::{
     api::Sighting,
     election::{Outcome, Ticket},
     routing::Reported,
+    telemetry::{Step, Trace},
 };
 use leadergroup_lock::SessionId;
 
@@ -34,6 +35,10 @@ pub(super) struct Done {
     pub(super) object: Option<Box<Sighting>>,
     /// What to report to the user about a failure.
     pub(super) trouble: Option<Trouble>,
+    /// When it began and ended, if traces are on.
+    pub(super) step: Option<Step>,
+    /// The trace that the order came with, unless it has ended.
+    pub(super) trace: Option<Box<Trace>>,
 }
 
 /// Something that happened.
@@ -56,7 +61,13 @@ pub(super) enum Message {
     /// the group had changed.
     Reported { group: GroupName, uid: Arc<str>, reported: Result<Box<Reported>, Trouble> },
     /// The write of an EndpointSlice of a group ended.
-    Published { group: GroupName, uid: Arc<str>, slice: String, result: Result<(), EndpointsProblem> },
+    Published {
+        group: GroupName,
+        uid: Arc<str>,
+        slice: String,
+        result: Result<(), EndpointsProblem>,
+        step: Option<Step>,
+    },
     /// The rows that the session owns, for a comparison.
     Rows(Rows),
 }

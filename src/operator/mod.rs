@@ -43,7 +43,7 @@ use crate::{
     config::Settings,
     health::{ProbeEvent, Prober},
     routing::Router,
-    telemetry::{BindError, Endpoints, Liveness, Metrics, ReadyChecks, Server},
+    telemetry::{BindError, Endpoints, Liveness, Metrics, ReadyChecks, Server, Traces, TracesError},
 };
 pub use cluster::api_server::{ApiServer, NoCluster};
 use cluster::{descriptors, watch};
@@ -85,6 +85,9 @@ pub enum OperatorError {
     /// The address for health checks and metrics is taken.
     #[error(transparent)]
     Listen(#[from] BindError),
+    /// Traces cannot be sent.
+    #[error(transparent)]
+    Traces(#[from] TracesError),
     /// The operating system allows no further thread.
     #[error("cannot start the thread that probes pods: {0}; check the limits of the container")]
     Prober(#[source] io::Error),
@@ -99,6 +102,7 @@ pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), 
     let store = settings.store()?;
     descriptors::raise_limit(DESCRIPTORS);
     let endpoint = Server::bind(settings.listen)?;
+    let traces = Traces::new(settings.tracing_endpoint.as_deref(), &settings.replica)?;
     let (events, evidence) = mpsc::channel(QUEUE);
     let prober = Prober::new(events, PROBES).map_err(OperatorError::Prober)?;
     tracing::info!(
@@ -107,10 +111,11 @@ pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), 
         listen = %endpoint.address(),
         "starting"
     );
-    let replica = Replica::new(settings, api, store, (prober, evidence));
+    let replica = Replica::new(settings, api, store, (prober, evidence)).traced(traces.clone());
     let answering = CancellationToken::new();
     let answers = tokio::spawn(endpoint.run(replica.endpoints(), answering.clone()));
     replica.run(shutdown).await;
+    traces.end().await;
     answering.cancel();
     // The server ends within a bound of its own, and its result no longer matters.
     let _ = answers.await;
@@ -125,6 +130,7 @@ pub struct Replica {
     prober: Prober,
     evidence: mpsc::Receiver<ProbeEvent>,
     metrics: Arc<Metrics>,
+    traces: Traces,
     liveness: Liveness,
     readiness: ReadyChecks,
 }
@@ -140,7 +146,13 @@ impl Replica {
         let metrics = Arc::new(session::metrics(&store));
         let (liveness, readiness) = (Liveness::new(STUCK), ReadyChecks::default());
         let (prober, evidence) = probing;
-        Self { settings, api, store, prober, evidence, metrics, liveness, readiness }
+        let traces = Traces::default();
+        Self { settings, api, store, prober, evidence, metrics, traces, liveness, readiness }
+    }
+
+    /// The same, with traces of its changes of holder.
+    fn traced(self, traces: Traces) -> Self {
+        Self { traces, ..self }
     }
 
     /// What is served for probes and metrics.
@@ -168,7 +180,7 @@ impl Replica {
 
     /// Works for the groups of this cluster until `shutdown`.
     async fn operate(self, cluster: String, health: Health, shutdown: CancellationToken) {
-        let Self { settings, api, store, prober, evidence, metrics, .. } = self;
+        let Self { settings, api, store, prober, evidence, metrics, traces, .. } = self;
         let (messages, inbox) = mpsc::channel(QUEUE);
         let (fit, fitness) = sync::watch::channel(true);
         start_watches(&settings, api.watches, store.clock(), messages.clone());
@@ -206,6 +218,7 @@ impl Replica {
                     .observed(count_writes(metrics.clone())),
                 store,
                 metrics,
+                traces,
                 messages,
                 manages_endpoints: settings.managed_endpoints,
                 keys,

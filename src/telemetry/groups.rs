@@ -204,7 +204,7 @@ impl GroupLabels {
 impl ChangeKind {
     const ALL: [Self; 4] = [Self::Planned, Self::Failure, Self::End, Self::Other];
 
-    fn word(self) -> &'static str {
+    pub(super) fn word(self) -> &'static str {
         match self {
             Self::Planned => "planned",
             Self::Failure => "failure",

@@ -1,8 +1,9 @@
-//! Telemetry: metrics, logs, liveness and readiness of the process.
+//! Telemetry: metrics, logs, traces, liveness and readiness of the process.
 //!
-//! This module uses no other module of the crate. The others report through its handles ([`Metrics`], [`Liveness`],
-//! [`ReadyChecks`]), which are cheap to clone. [`Server`] answers requests.
+//! This module uses no other module of the crate. The others report through its handles ([`Metrics`], [`Traces`],
+//! [`Liveness`], [`ReadyChecks`]), which are cheap to clone. [`Server`] answers requests.
 
+mod collector;
 mod endpoints;
 mod evidence;
 mod groups;
@@ -11,6 +12,7 @@ mod logs;
 mod metrics;
 mod panics;
 mod process;
+mod traces;
 
 pub use endpoints::{BindError, Endpoints, Server};
 pub use groups::{ChangeKind, GroupReading};
@@ -18,3 +20,6 @@ pub use liveness::{Check, Liveness, ReadyChecks};
 pub use logs::{FilterError, LogFormat, UnknownLogFormat, init_logs, log_subscriber};
 pub use metrics::{ApiOutcome, GroupState, LockOperation, LockOutcome, Metrics};
 pub use panics::end_on_panic;
+#[cfg(test)]
+pub(crate) use traces::recorded;
+pub use traces::{Step, Timer, Trace, Traced, Traces, TracesError};

@@ -50,6 +50,10 @@ impl Controller {
             self.events.stripped(&record.object, &foreign, now);
         }
         let Some(group) = self.groups.get_mut(&done.group) else { return };
+        if let Some(step) = done.step {
+            group.trace = done.trace.or(group.trace.take());
+            group.add_to_trace(done.ticket, step);
+        }
         // So is the deletion of former holders; the status says what is refused.
         let deleting = group.election().is_deleting(done.ticket);
         let known = if stamping { &mut group.stamp_trouble } else { &mut group.trouble };

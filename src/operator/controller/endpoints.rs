@@ -15,6 +15,7 @@ use crate::{
         object::GroupName,
     },
     routing::SliceChange,
+    telemetry::Step,
 };
 
 impl Controller {
@@ -72,9 +73,12 @@ impl Controller {
             let urgency = if urgent { Urgency::Finish } else { Urgency::Routine };
             let record = record.clone();
             self.executor.start_in(&name.namespace, urgency, move |context| async move {
+                let timer = context.traces.begin("endpoints");
                 let result = publish(&context.router, &record, &change).await;
+                let problem = result.as_ref().err().map(|problem| problem.message.clone());
+                let step = timer.map(|timer| timer.end(problem));
                 let (group, uid, slice) = (record.name.clone(), record.uid.clone(), change.name());
-                Message::Published { group, uid, slice, result }
+                Message::Published { group, uid, slice, result, step }
             });
         }
     }
@@ -86,11 +90,15 @@ impl Controller {
         uid: &str,
         slice: &str,
         result: Result<(), EndpointsProblem>,
+        step: Option<Step>,
     ) {
         if !self.is_current(name, uid) {
             return;
         }
         let Some(group) = self.groups.get_mut(name) else { return };
+        if let (Some(trace), Some(step)) = (&mut group.trace, step) {
+            trace.add(step);
+        }
         if let Some(EndpointsProblem { message, .. }) = group.publishing.ended(slice, result) {
             tracing::warn!(group = %name, slice, problem = message, "could not write the endpoints; trying again");
         }

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Controller, ownership::of_replica};
 use crate::{
+    api::PodRef,
     election::{self, Effect, Event, Finished, Outcome, Ticket, World},
     operator::{
         executor::{
@@ -14,8 +15,10 @@ use crate::{
         index,
         message::Message,
         object::GroupName,
+        status::events::change_kind,
     },
     ownership::{self, Probing},
+    telemetry::Traced,
 };
 use leadergroup_lock::SessionId;
 
@@ -105,13 +108,17 @@ impl Controller {
         self.timers.set(name, deadline);
         self.publish(name, now);
         self.report(name, now);
+        if let Some(trace) = self.groups.get_mut(name).and_then(|group| group.take_trace()) {
+            self.executor.traces().export(*trace);
+        }
     }
 
     /// Starts an effect of a group's election.
     fn start(&mut self, name: &GroupName, session: Option<SessionId>, ticket: Ticket, effect: Effect) {
-        let Some(group) = self.groups.get(name) else { return };
+        let Some(group) = self.groups.get_mut(name) else { return };
         let urgency = urgency(group.election(), ticket, &effect);
-        let order = Order { record: group.record().clone(), session, ticket, effect };
+        let trace = group.trace.take_if(|_| matches!(effect, Effect::Unfinalize));
+        let order = Order { record: group.record().clone(), session, ticket, effect, trace };
         self.executor.start_in(&name.namespace, urgency, |context| async move {
             Message::Done(Box::new(carry_out(&context, order).await))
         });
@@ -129,8 +136,26 @@ impl Controller {
             took_ms = u64::try_from(finished.took.as_millis()).unwrap_or(u64::MAX),
             "the holder changed"
         );
+        if self.executor.traces().are_on() {
+            group.trace.get_or_insert_default().end(traced(name, finished));
+        }
         group.history.add(finished);
         self.events.finished(&group.record().object, finished);
+    }
+}
+
+/// What the trace of a change says of it.
+fn traced(name: &GroupName, finished: &Finished) -> Traced {
+    let pod = |pod: &Option<PodRef>| pod.as_ref().map(|pod| pod.name.clone());
+    Traced {
+        name: "change of holder",
+        namespace: name.namespace.to_string(),
+        group: name.name.to_string(),
+        why: Some((change_kind(finished), finished.reason.to_string())),
+        token: finished.token,
+        from: pod(&finished.from),
+        to: pod(&finished.to),
+        took: finished.took,
     }
 }
 

@@ -210,7 +210,9 @@ impl Controller {
             Message::Resolved { session, answer } => self.claimed(session, *answer, now),
             Message::NotGiven(groups) => self.not_given(&groups, now),
             Message::Rows(rows) => self.compare(rows, now),
-            Message::Published { group, uid, slice, result } => self.published(&group, &uid, &slice, result),
+            Message::Published { group, uid, slice, result, step } => {
+                self.published(&group, &uid, &slice, result, step);
+            }
             Message::Reported { group, uid, reported } => self.reported(&group, &uid, reported, now),
         }
     }

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource as _, ResourceExt as _};
 use tokio::time::sleep;
 
-use super::Context;
+use super::{Context, steps};
 use crate::{
     api::{DeletionPolicy, Endpoints, PodAt, PodRef, Reason, Role, RoleChange, Sighting},
     election::{Effect, GrantRequest, Outcome, Rejection, Row, Ticket},
@@ -19,7 +19,7 @@ use crate::{
     hooks,
     operator::{message::Done, object::record::Record, trouble::Trouble},
     routing::{Declared, Promoted, RoutingError, Stamped, Stripped, Trial},
-    telemetry::{LockOperation, LockOutcome},
+    telemetry::{LockOperation, LockOutcome, Trace},
 };
 use leadergroup_lock::{
     self, Changed, Granted, Holder, LockError, LockRow, SessionId, Token, Tombstone, Vacate,
@@ -37,6 +37,8 @@ pub(in crate::operator) struct Order {
     pub(in crate::operator) session: Option<SessionId>,
     pub(in crate::operator) ticket: Ticket,
     pub(in crate::operator) effect: Effect,
+    /// The trace of the group's deletion, with its last step.
+    pub(in crate::operator) trace: Option<Box<Trace>>,
 }
 
 /// Objects that were read on the way to an outcome.
@@ -99,9 +101,10 @@ impl From<leadergroup_lock::Refusal> for Failure {
 
 /// Carries one effect out. Ends within the timeouts of the calls it makes.
 pub(in crate::operator) async fn carry_out(context: &Context, order: Order) -> Done {
-    let Order { record, session, ticket, effect } = order;
+    let Order { record, session, ticket, effect, mut trace } = order;
     let mut learned = Learned::default();
     let counted = lock_operation(&effect);
+    let timer = context.traces.begin(steps::name(&effect));
     let call = Call { context, record: &record, session };
     let (outcome, trouble) = match call.attempt(effect, &mut learned).await {
         Ok(Outcome::Stamped(refused)) => {
@@ -122,9 +125,16 @@ pub(in crate::operator) async fn carry_out(context: &Context, order: Order) -> D
     if let Some(operation) = counted {
         context.metrics.lock_operation(operation, lock_outcome(&outcome));
     }
+    let step = timer.map(|timer| timer.end(steps::problem(&outcome, trouble.as_ref())));
+    let step = if matches!(outcome, Outcome::Unfinalized) {
+        steps::deleted(&context.traces, &record, trace.take(), step);
+        None
+    } else {
+        step
+    };
     let Learned { pods, stripped, object } = learned;
     let (group, uid) = (record.name.clone(), record.uid.clone());
-    Done { group, uid, ticket, outcome, pods, stripped, object, trouble }
+    Done { group, uid, ticket, outcome, pods, stripped, object, trouble, step, trace }
 }
 
 /// The calls of one effect.

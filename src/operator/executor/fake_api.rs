@@ -12,7 +12,7 @@ use crate::{
     health::MachineNetwork,
     operator::{CALL_TIMEOUT, lock::keys::KeyRule},
     routing::Router,
-    telemetry::Metrics,
+    telemetry::{Metrics, Traces},
 };
 use leadergroup_lock::{DatabaseConfig, Store};
 
@@ -63,6 +63,7 @@ impl FakeApi {
             router: Router::new(Client::new(service, "shop"), CALL_TIMEOUT),
             store: store.expect("the URL is one"),
             metrics: Arc::new(Metrics::new()),
+            traces: Traces::default(),
             messages: mpsc::channel(1).0,
             pods: Arc::new(MachineNetwork),
             hook_places: HookPlaces::new(),

@@ -14,6 +14,7 @@ pub(super) mod effect;
 pub(super) mod fake_api;
 pub(super) mod hook_places;
 pub(super) mod queue;
+mod steps;
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use super::{lock::keys::KeyRule, message::Message};
 use crate::{
     health::Network,
     routing::{OnWrite, Router},
-    telemetry::{ApiOutcome, Metrics},
+    telemetry::{ApiOutcome, Metrics, Traces},
 };
 use hook_places::HookPlaces;
 use leadergroup_lock::Store;
@@ -36,6 +37,7 @@ pub(super) struct Context {
     pub(super) router: Router,
     pub(super) store: Store,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) traces: Traces,
     /// The controller's own queue.
     pub(super) messages: mpsc::Sender<Message>,
     /// Whether `EndpointSlices` are written for the groups that ask for it.
@@ -77,6 +79,10 @@ impl Executor {
 
     pub(super) fn metrics(&self) -> &Metrics {
         &self.context.metrics
+    }
+
+    pub(super) fn traces(&self) -> &Traces {
+        &self.context.traces
     }
 
     /// Whether `EndpointSlices` are written for the groups that ask for it.

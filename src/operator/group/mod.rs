@@ -11,6 +11,7 @@ use crate::{
     api::{PodRef, Verdict},
     election::{self, Effect, Event, Phase, Refusal, Ticket, World},
     ownership,
+    telemetry::{Step, Trace},
 };
 use history::History;
 use report::Report;
@@ -43,6 +44,8 @@ pub(super) struct Group {
     pub(super) publishing: Publishing,
     /// When the holder, or whether its term is confirmed, last changed.
     pub(super) held_since: Duration,
+    /// The steps of the change of holder, or of the deletion, that is under way, if traces are on.
+    pub(super) trace: Option<Box<Trace>>,
 }
 
 impl Group {
@@ -59,6 +62,7 @@ impl Group {
             report: Report::default(),
             publishing: Publishing::default(),
             held_since: Duration::ZERO,
+            trace: None,
         };
         group.update(record);
         group
@@ -141,6 +145,30 @@ impl Group {
         self.reported_refusals =
             refused.iter().map(|(pod, refusal)| (pod.uid.clone(), (*refusal).clone())).collect();
         news
+    }
+
+    /// A step ended. It belongs to a trace if a change of holder, or a deletion, waited for it.
+    pub(super) fn add_to_trace(&mut self, ticket: Ticket, step: Step) {
+        let election = &self.election;
+        let background =
+            election.is_stamping(ticket) || election.is_deleting(ticket) || election.is_telling(ticket);
+        let retiring = matches!(election.phase(), Phase::Retiring(_));
+        if !background && (election.is_changing() || retiring) {
+            self.trace.get_or_insert_default().add(step);
+        }
+    }
+
+    /// Takes the trace of a change that has ended, as soon as the slices that follow from it are written. That of a
+    /// change that was given up, or that another replica goes on with, is dropped.
+    pub(super) fn take_trace(&mut self) -> Option<Box<Trace>> {
+        let election = &self.election;
+        let has_ended = self.trace.as_ref()?.has_ended();
+        let is_over = if has_ended {
+            !self.publishing.is_writing() || election.is_changing()
+        } else {
+            !election.is_at_work() || matches!(election.phase(), Phase::Stable) && !election.busy()
+        };
+        self.trace.take_if(|_| is_over).filter(|_| has_ended)
     }
 
     /// Whether pods without evidence are not yet reported as such: this replica has just become the owner, and the

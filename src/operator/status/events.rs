@@ -239,7 +239,7 @@ fn event(
 }
 
 /// What the change means for the former holder.
-fn change_kind(finished: &Finished) -> ChangeKind {
+pub(in crate::operator) fn change_kind(finished: &Finished) -> ChangeKind {
     match finished.reason.cause() {
         Some(Cause::Planned) => ChangeKind::Planned,
         Some(Cause::Failure) => ChangeKind::Failure,

@@ -25,7 +25,7 @@ use crate::{
     },
     ownership::Yielded,
     routing::{Reported, Router},
-    telemetry::{Liveness, Metrics, ReadyChecks},
+    telemetry::{Liveness, Metrics, ReadyChecks, Traces},
 };
 
 /// The pods of each group.
@@ -58,6 +58,16 @@ impl Stage {
 
     /// A replica on this node that has seen nothing.
     pub(super) fn before_lists(groups: usize, node: Option<&str>, session_ttl: Duration) -> Self {
+        Self::traced(groups, node, session_ttl, Traces::default())
+    }
+
+    /// The same, with traces.
+    pub(super) fn traced(
+        groups: usize,
+        node: Option<&str>,
+        session_ttl: Duration,
+        traces: Traces,
+    ) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime without threads needs nothing");
         let context = runtime.enter();
@@ -84,6 +94,7 @@ impl Stage {
                 router: Router::new(client, CALL_TIMEOUT),
                 store: store.expect("the URL is one"),
                 metrics,
+                traces,
                 messages,
                 pods: Arc::new(MachineNetwork),
                 hook_places: HookPlaces::new(),

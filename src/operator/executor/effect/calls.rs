@@ -44,7 +44,7 @@ async fn carry(api: &FakeApi, effect: Effect) -> Done {
     let object = serde_json::from_value(group()).expect("a group");
     let name = GroupName { namespace: "shop".into(), name: "web".into() };
     let record = Arc::new(Record::first(object, name, "c1").expect("it has a name"));
-    Box::pin(carry_out(&api.context, Order { record, session: None, ticket: 1, effect })).await
+    Box::pin(carry_out(&api.context, Order { record, session: None, ticket: 1, effect, trace: None })).await
 }
 
 /// Otherwise a version could pass as checked that is newer than the declaration and the row that were read: a promotion

@@ -217,5 +217,5 @@ fn order(role: Role, names: &[&str]) -> Order {
     let name = GroupName { namespace: "shop".into(), name: "web".into() };
     let record = Arc::new(Record::first(object, name, "c1").expect("it has a name"));
     let effect = Effect::Tell { role, token: 6, reason: Reason::Switchover, pods: pods(names) };
-    Order { record, session: None, ticket: 1, effect }
+    Order { record, session: None, ticket: 1, effect, trace: None }
 }
