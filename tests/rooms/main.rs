@@ -102,9 +102,11 @@ const ROOMS: &[Room] = &[
 /// The most lines of code in a file. Comments, blank lines and tests are not counted.
 const LONGEST_FILE: usize = 400;
 
-/// Crates of the operator that must not be in the plugin: the database, the metrics, the allocator and the logs.
+/// Crates of the operator that must not be in the plugin: the database, the metrics, the traces, the allocator and the
+/// logs.
 const NOT_IN_THE_PLUGIN: &[&str] = &[
     "leadergroup-lock",
+    "opentelemetry",
     "prometheus-client",
     "sqlx",
     "sqlx-core",

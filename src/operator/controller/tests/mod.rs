@@ -8,6 +8,7 @@ mod measurements;
 mod objects;
 mod reporting;
 mod stage;
+mod traces;
 
 use std::time::Duration;
 

@@ -119,6 +119,10 @@ impl Stage {
         }
     }
 
+    pub(super) fn traces(&self) -> &Traces {
+        self.controller.executor.traces()
+    }
+
     /// Something happens to the controller now.
     pub(super) fn within(&mut self, step: impl FnOnce(&mut Controller, Duration)) {
         let _context = self.runtime.enter();
