@@ -59,7 +59,9 @@ impl Collector {
 #[async_trait::async_trait]
 impl HttpClient for Collector {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let exchange = timeout(REQUEST_TIMEOUT, exchange(self.connections.clone(), request));
+        let connections = self.connections.clone();
+        // The time limit needs the runtime, too.
+        let exchange = async { timeout(REQUEST_TIMEOUT, exchange(connections, request)).await };
         let answer = match self.runtime.spawn(exchange).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(format!("no answer within {REQUEST_TIMEOUT:?}").into()),

@@ -23,7 +23,7 @@ use crate::{
 };
 
 pub(crate) const SLICE: &str = "front-leadergroup-ipv4";
-const SWITCHED_ON: (&str, &str) = ("LEADERGROUP_MANAGED_ENDPOINTS", "true");
+pub(crate) const SWITCHED_ON: (&str, &str) = ("LEADERGROUP_MANAGED_ENDPOINTS", "true");
 
 fn pods_of(slice: &EndpointSlice) -> Vec<String> {
     slice.endpoints.iter().filter_map(|endpoint| endpoint.target_ref.as_ref()?.name.clone()).collect()
