@@ -43,6 +43,7 @@ fn a_url_is_enough() {
     assert_eq!(settings.replica, "host-1");
     assert_eq!(settings.listen.port(), 8080);
     assert_eq!(settings.log.format, LogFormat::Json);
+    assert_eq!(settings.tracing_endpoint, None);
     assert!(settings.namespaces.is_empty());
     assert!(
         settings.ttl + settings.retry_interval <= Duration::from_secs(5),
@@ -141,6 +142,20 @@ fn what_is_wrong_in_the_file_is_named_with_its_line() {
         ("database: {caFile: ''}\n", 1, "database.caFile must be the path of a file", "leave it out"),
         ("node: A\n", 1, "node must be 1 to 253", "write the node's name"),
         ("replica: a b\n", 1, "replica must be 1 to 253", "write the pod's name"),
+        (
+            "tracing: {endpoint: otel-collector:4318}\n",
+            1,
+            "tracing.endpoint must be a URL",
+            "http://otel-collector:4318",
+        ),
+        (
+            "tracing: {endpoint: 'http://me:secret@host'}\n",
+            1,
+            "tracing.endpoint must be a URL",
+            "without a user",
+        ),
+        ("tracing: {endpoint: 'grpc://host:4317'}\n", 1, "tracing.endpoint must be a URL", "or leave it out"),
+        ("tracing: {endpoint: 'http://host/?tenant=1'}\n", 1, "tracing.endpoint must be a URL", "a query"),
         ("listen: 8080\n", 1, "listen must be an address and a port", "[::]:8080"),
         ("ttl: 4s\nttl: 5s\n", 2, "sets a key twice", "each key once"),
         ("ttl: 4s\n]", 2, "is not valid YAML", "write `key: value` pairs"),
@@ -154,6 +169,17 @@ fn what_is_wrong_in_the_file_is_named_with_its_line() {
         assert_eq!(found.len(), 1, "{yaml}: {found:?}");
         assert!(found[0].starts_with(&format!("{}:{line}: ", file.path().display())), "{yaml}: {}", found[0]);
         assert!(found[0].contains(problem) && found[0].contains(remedy), "{yaml}: {}", found[0]);
+    }
+}
+
+#[test]
+fn a_collector_of_traces_may_be_named() {
+    for url in ["http://otel-collector:4318", "https://[2001:db8::1]:4318/otlp/"] {
+        let mut sources = enough();
+        sources.environment = environment(&[("LEADERGROUP_TRACING_ENDPOINT", url)]);
+        let settings = Settings::load(&sources).unwrap();
+        assert_eq!(settings.tracing_endpoint.as_deref(), Some(url));
+        assert!(settings.to_string().contains(&format!("tracing:\n  endpoint: \"{url}\" # ")), "{settings}");
     }
 }
 

@@ -56,7 +56,9 @@ pub(super) fn http_url(text: &str) -> Result<String, String> {
             && !text.contains(['@', '#'])
     });
     url.map(|_| text.to_owned()).ok_or_else(|| {
-        "must be a URL with a host, and without a user and a query: write one like http://otel-collector:4318".to_owned()
+        "must be a URL with a host, and without a user and a query: write one like http://otel-collector:4318, or leave it \
+         out"
+            .to_owned()
     })
 }
 

@@ -36,6 +36,9 @@ async fn each_change_of_holder_and_the_deletion_of_the_group_is_a_trace() {
     let before = collector.refused();
     stage.request_switchover().await;
     eventually("the switchover to be reported", async || collector.refused() > before).await;
+    let switched =
+        async || stage.groups.get("web").await.unwrap().data["status"]["switchover"]["result"] == "Done";
+    eventually("the result of the switchover", switched).await;
     stage.until_ready().await;
     let (first, second) = stage.roles().await;
     stage.slices.until(SLICE, Some(&[&first])).await;

@@ -62,12 +62,7 @@ impl Stage {
     }
 
     /// The same, with traces.
-    pub(super) fn traced(
-        groups: usize,
-        node: Option<&str>,
-        session_ttl: Duration,
-        traces: Traces,
-    ) -> Self {
+    pub(super) fn traced(groups: usize, node: Option<&str>, session_ttl: Duration, traces: Traces) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime without threads needs nothing");
         let context = runtime.enter();
