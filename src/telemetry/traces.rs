@@ -270,9 +270,9 @@ mod tests {
         let recorder = Recorder::default();
         let traces = recorder.traces();
         let mut trace = Trace::default();
-        let begin = |name| traces.begin(name).expect("traces are on");
-        trace.add(begin("grant").end(None));
-        trace.add(begin("promote").end(Some("refused".to_owned())));
+        let start = |name| traces.begin(name).expect("traces are on");
+        trace.add(start("grant").end(None));
+        trace.add(start("promote").end(Some("refused".to_owned())));
         assert!(!trace.has_ended());
         trace.end(change(Duration::from_secs(5)));
         traces.export(trace);
