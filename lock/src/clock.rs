@@ -16,7 +16,8 @@ enum Source {
 
 impl Clock {
     /// The machine's clock that never jumps and keeps running while the machine is suspended: `CLOCK_BOOTTIME` on
-    /// Linux, `CLOCK_MONOTONIC` on macOS and other Unix systems, the performance counter on Windows.
+    /// Linux, `CLOCK_MONOTONIC` on macOS, the performance counter on Windows. On other Unix systems it is
+    /// `CLOCK_MONOTONIC` as well, which may stand still during suspend there: do not suspend such a machine.
     ///
     /// `std::time::Instant` stands still during suspend on Linux and macOS: after it, a process would still treat a
     /// lock as held that it has lost.

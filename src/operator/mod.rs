@@ -43,7 +43,7 @@ use crate::{
     config::Settings,
     health::{ProbeEvent, Prober},
     routing::Router,
-    telemetry::{BindError, Endpoints, Liveness, Metrics, ReadyChecks, Server, Traces, TracesError},
+    telemetry::{BindError, Endpoints, Liveness, Metrics, ReadyChecks, Server, Traces},
 };
 pub use cluster::api_server::{ApiServer, NoCluster};
 use cluster::{descriptors, watch};
@@ -85,9 +85,6 @@ pub enum OperatorError {
     /// The address for health checks and metrics is taken.
     #[error(transparent)]
     Listen(#[from] BindError),
-    /// Traces cannot be sent.
-    #[error(transparent)]
-    Traces(#[from] TracesError),
     /// The operating system allows no further thread.
     #[error("cannot start the thread that probes pods: {0}; check the limits of the container")]
     Prober(#[source] io::Error),
@@ -102,7 +99,12 @@ pub async fn run(settings: Settings, shutdown: CancellationToken) -> Result<(), 
     let store = settings.store()?;
     descriptors::raise_limit(DESCRIPTORS);
     let endpoint = Server::bind(settings.listen)?;
-    let traces = Traces::new(settings.tracing_endpoint.as_deref(), &settings.replica)?;
+    // Traces are no reason not to work.
+    let traces =
+        Traces::new(settings.tracing_endpoint.as_deref(), &settings.replica).unwrap_or_else(|error| {
+            tracing::warn!(%error, "traces are off");
+            Traces::default()
+        });
     let (events, evidence) = mpsc::channel(QUEUE);
     let prober = Prober::new(events, PROBES).map_err(OperatorError::Prober)?;
     tracing::info!(

@@ -22,12 +22,16 @@ use super::{ChangeKind, collector::Collector};
 const QUEUE: usize = 8_192;
 /// The most steps that are kept of one change. One whose steps fail may take any number.
 const MOST_STEPS: usize = 100;
+/// The most bytes of a problem that are kept. Messages of webhooks may be of any length.
+const LONGEST_PROBLEM: usize = 512;
 /// How long the end of the process waits for the last spans to be sent.
 const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// Traces cannot be sent.
 #[derive(Debug, thiserror::Error)]
-#[error("traces cannot be sent to {endpoint}: {reason}; correct tracing.endpoint, or leave it out")]
+#[error(
+    "traces cannot be sent to {endpoint}: {reason}; correct tracing.endpoint, or the variables OTEL_EXPORTER_OTLP_*"
+)]
 pub struct TracesError {
     endpoint: String,
     reason: String,
@@ -113,7 +117,10 @@ pub struct Timer {
 
 impl Timer {
     /// The step ends now, perhaps with a problem.
-    pub fn end(self, problem: Option<String>) -> Step {
+    pub fn end(self, mut problem: Option<String>) -> Step {
+        if let Some(problem) = &mut problem {
+            problem.truncate(problem.floor_char_boundary(LONGEST_PROBLEM));
+        }
         Step { name: self.name, began: self.began, ended: SystemTime::now(), problem }
     }
 }

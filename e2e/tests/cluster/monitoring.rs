@@ -81,10 +81,11 @@ impl Monitoring {
     pub(crate) async fn when_all_is_well(&mut self) -> Result<()> {
         let begun = Instant::now();
         self.shows_all_but(&NOTHING_WHEN_WELL).await?;
-        self.offers_the_group().await?;
-        self.selects().await?;
+        eventually("the variables to offer the group", LIMIT, async || self.offers_the_group().await).await?;
+        eventually("the selectors to find series", LIMIT, async || self.selects().await).await?;
         self.evaluates_all().await?;
-        self.could_fire().await?;
+        eventually("the expressions of alerts to have values", LIMIT, async || self.could_fire().await)
+            .await?;
         eventually("no alert", LIMIT, async || {
             let alerts = self.alerts().await?;
             ensure!(alerts.is_empty(), "{alerts:?}");

@@ -10,6 +10,9 @@ use crate::{Holder, Key, LockError, Store, Token};
 /// The shortest time between two questions.
 const SHORTEST: Duration = Duration::from_millis(10);
 
+/// The longest. Some clocks cannot show a time that is very far away.
+const LONGEST: Duration = Duration::from_hours(24);
+
 /// The holder of a key, as others see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -24,6 +27,9 @@ pub struct Leader {
     pub since: Timestamp,
 }
 
+/// What was seen: a leader, or that there is none.
+pub(crate) struct Seen(pub(crate) Option<Leader>);
+
 /// Observes who holds a key. See [`Store::observe`].
 #[derive(Debug)]
 pub struct Observer {
@@ -37,15 +43,15 @@ pub struct Observer {
 }
 
 impl Store {
-    /// Who holds a key, and what it has published. `None` if no one does, or only a session that was marked dead.
+    /// Who holds a key, and what it has published. `None` if no one does, or only a program that is dead. For a key of
+    /// a controller, the holder is the one in the row, whether a controller lives or not.
     ///
     /// The answer may be outdated before it arrives: a holder that was replaced may still answer under the address that
     /// it published. Send the token along, and let the receiver compare it with its own.
     pub async fn leader(&self, key: &Key) -> Result<Option<Leader>, LockError> {
         let Some(info) = self.info(key).await? else { return Ok(None) };
-        let is_dead = info.session.as_ref().is_some_and(|session| session.dead);
         let leader = |holder| Leader { holder, token: info.token, data: info.data, since: info.since };
-        Ok(info.holder.filter(|_| !is_dead).map(leader))
+        Ok(info.holder.filter(|_| !info.abandoned).map(leader))
     }
 
     /// Observes who holds a key. Asks once each `every`, and needs no session.
@@ -69,7 +75,7 @@ impl Store {
         Observer {
             store: self.clone(),
             key: key.clone(),
-            every: every.max(SHORTEST),
+            every: every.clamp(SHORTEST, LONGEST),
             next: None,
             told: false,
             seen: None,
@@ -81,17 +87,36 @@ impl Observer {
     /// The first call returns who holds the key now. Each further one waits until that changes: another holder, another
     /// term, other data. A change that is undone between two questions is not seen.
     ///
-    /// After an error, who holds the key is not known; the next call goes on. The future may be dropped at any time.
+    /// After an error, who holds the key is not known; the next call that succeeds returns it, whether it has changed
+    /// or not. The future may be dropped at any time.
     pub async fn changed(&mut self) -> Result<Option<Leader>, LockError> {
         loop {
+            if let Some(leader) = self.changed_before(None).await? {
+                return Ok(leader.0);
+            }
+        }
+    }
+
+    /// The same, but asks no more after the deadline. None if nothing has changed until then.
+    pub(crate) async fn changed_before(
+        &mut self,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Seen>, LockError> {
+        loop {
             if let Some(next) = self.next {
+                if let Some(deadline) = deadline.filter(|deadline| *deadline < next) {
+                    sleep_until(deadline).await;
+                    return Ok(None);
+                }
                 sleep_until(next).await;
             }
             self.next = Some(Instant::now() + self.every);
+            let told = std::mem::take(&mut self.told);
             let leader = self.store.leader(&self.key).await?;
-            if !std::mem::replace(&mut self.told, true) || self.seen != leader {
+            self.told = true;
+            if !told || self.seen != leader {
                 self.seen.clone_from(&leader);
-                return Ok(leader);
+                return Ok(Some(Seen(leader)));
             }
         }
     }

@@ -47,6 +47,8 @@ pub struct LockInfo {
     pub session: Option<SessionInfo>,
     /// What the holder has [published](crate::Guard::publish).
     pub data: Option<String>,
+    /// A program's key whose session is dead, or so long dead that its row was removed.
+    pub(crate) abandoned: bool,
 }
 
 /// A session, as shown to people.
@@ -229,6 +231,7 @@ fn lock_info(row: &Row) -> Result<LockInfo, LockError> {
         since: timestamp(row, "lock_timestamp_us")?,
         session,
         data: get(row, "data")?,
+        abandoned: get(row, "abandoned")?,
     })
 }
 

@@ -53,7 +53,10 @@ pub(super) fn requests<T: serde::de::DeserializeOwned>(text: &str) -> Result<Vec
 
 impl Transaction<'_> {
     /// `leadergroup.publish`
-    pub(super) fn publish(&mut self, (own, key, token, data): (Uuid, String, i64, String)) -> Answer {
+    pub(super) fn publish(
+        &mut self,
+        (own, key, token, change, data): (Uuid, String, i64, i64, String),
+    ) -> Answer {
         let holds = self.tables.lives(Some(own))
             && self.tables.lock(&key).is_some_and(|lock| {
                 lock.token == token
@@ -61,8 +64,10 @@ impl Transaction<'_> {
                     && lock.holder.is_some()
                     && lock.group_id == PROGRAMS
             });
-        let published = holds && self.tables.publish(&key, token, data);
-        Ok(vec![json!({ "published": published })])
+        if holds {
+            self.tables.publish(&key, token, change, data);
+        }
+        Ok(vec![json!({ "holds": holds })])
     }
 
     pub(super) fn acquire(&mut self, (own, asked, _, _): (Uuid, String, i32, Option<i32>)) -> Answer {

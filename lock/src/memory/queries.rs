@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::tables::{Lock, Term};
+use super::tables::{Lock, PROGRAMS, Term};
 use super::transaction::{Answer, Transaction};
 use crate::Holder;
 
@@ -110,6 +110,7 @@ impl Transaction<'_> {
             "session_seen_us": session.map(|session| session.seen),
             "session_ttl_ms": session.map(|session| session.ttl_ms),
             "session_silent_ms": session.map(|session| (self.now - session.seen) / 1_000),
+            "abandoned": lock.group_id == PROGRAMS && session.is_none_or(|session| session.dead),
             "data": self.tables.published(lock),
         })
     }

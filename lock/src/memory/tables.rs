@@ -23,8 +23,8 @@ pub(super) struct Tables {
     pub(super) sessions: Arc<BTreeMap<Uuid, Session>>,
     locks: Arc<BTreeMap<String, Lock>>,
     terms: Arc<BTreeMap<(String, i64), Term>>,
-    /// By key, with the token of the term.
-    published: Arc<BTreeMap<String, (i64, String)>>,
+    /// By key, with the token of the term and the number of the publication.
+    published: Arc<BTreeMap<String, (i64, i64, String)>>,
     /// By their ids, which are also their order.
     pub(super) waiters: Arc<BTreeMap<i64, Waiter>>,
     next_waiter: i64,
@@ -167,7 +167,7 @@ impl Tables {
     pub(super) fn dump(&self) -> Value {
         let (sessions, locks) = (self.sessions.values(), self.locks.values());
         let (terms, waiters) = (self.terms.values(), self.waiters.values());
-        let published = |(key, (token, data)): (&String, &(i64, String))| json!({ "key": key, "token": token, "data": data });
+        let published = |(key, (token, change, data)): (&String, &(i64, i64, String))| json!({ "key": key, "token": token, "change": change, "data": data });
         json!({
             "meta": self.meta,
             "sessions": sessions.collect::<Vec<_>>(),
@@ -194,17 +194,16 @@ impl Tables {
 
     /// What the present holder has published.
     pub(super) fn published(&self, lock: &Lock) -> Option<&str> {
-        let (token, data) = self.published.get(&lock.key)?;
+        let (token, _, data) = self.published.get(&lock.key)?;
         (lock.holder.is_some() && lock.token == *token).then_some(data)
     }
 
-    /// Stores it, unless a later holder has published something.
-    pub(super) fn publish(&mut self, key: &str, token: i64, data: String) -> bool {
-        if self.published.get(key).is_some_and(|(known, _)| *known > token) {
-            return false;
+    /// Stores it, unless something was published later.
+    pub(super) fn publish(&mut self, key: &str, token: i64, change: i64, data: String) {
+        let known = self.published.get(key).map(|(token, change, _)| (*token, *change));
+        if known.is_none_or(|known| known <= (token, change)) {
+            Arc::make_mut(&mut self.published).insert(key.to_owned(), (token, change, data));
         }
-        Arc::make_mut(&mut self.published).insert(key.to_owned(), (token, data));
-        true
     }
 
     pub(super) fn lock(&self, key: &str) -> Option<&Lock> {

@@ -3,9 +3,9 @@
 
 -- The identity of the database's past: the system identifier and the timeline that is being written. The timeline is
 -- taken from the write position, which is right from the first moment after a promotion. Where the role may not read
--- one of them, as on some managed servers, the other one alone identifies it. Amazon Aurora tells no write position
--- unless its wal_level is logical; its instances share their storage, so a failover loses no commits there. SECURITY
--- DEFINER, so that all roles agree.
+-- the system identifier, as on some managed servers, the timeline alone identifies it. On Amazon Aurora,
+-- pg_current_wal_lsn fails unless wal_level is logical. Its instances share their storage, so a failover loses no
+-- commits, and the system identifier suffices. SECURITY DEFINER, so that all roles agree.
 create function leadergroup.read_history() returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -20,9 +20,10 @@ begin
     end;
     begin
         timeline := left(pg_walfile_name(pg_current_wal_lsn()), 8);
-    exception when insufficient_privilege or object_not_in_prerequisite_state or feature_not_supported then
-        -- A standby tells none, either, and must not be mistaken for such a server.
-        if pg_is_in_recovery() then
+    exception when object_not_in_prerequisite_state then
+        -- A standby fails in the same way, and must not be mistaken for Aurora. Of a server that tells neither, nothing
+        -- is known.
+        if pg_is_in_recovery() or system = 'unknown' then
             raise;
         end if;
     end;

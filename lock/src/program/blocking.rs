@@ -29,8 +29,8 @@ use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::sync::{Mutex, oneshot};
+use tokio::time::{Instant, timeout};
 
 use crate::{ClientConfig, ClientError, Key, Leader, LockError, Reason, Released, Store, Token};
 
@@ -149,10 +149,8 @@ impl Client {
 
     /// Observes who holds a key, as [`Store::observe`].
     pub fn observe(&self, key: &Key, every: Duration) -> Observer {
-        Observer {
-            observer: Some(self.client.store().observe(key, every)),
-            background: self.background.clone(),
-        }
+        let observer = Arc::new(Mutex::new(self.client.store().observe(key, every)));
+        Observer { observer, background: self.background.clone() }
     }
 
     /// Ends the session: everything that it holds is free at once, as [`crate::Client::shutdown`].
@@ -213,24 +211,36 @@ impl Guard {
     }
 }
 
+/// What an [`Observer`] has seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Seen {
+    /// The holder, or what it has published, is another one than before.
+    Leader(Leader),
+    /// No one holds the key any more.
+    Nobody,
+    /// Nothing has changed within the limit.
+    Unchanged,
+}
+
 /// Observes who holds a key, as [`crate::Observer`].
 #[derive(Debug)]
 pub struct Observer {
-    /// `None` only while it is asked.
-    observer: Option<crate::Observer>,
+    observer: Arc<Mutex<crate::Observer>>,
     background: Background,
 }
 
 impl Observer {
-    /// The first call returns who holds the key now; each further one blocks until that changes, but not for longer
-    /// than `limit`: then the answer is `None`. As [`crate::Observer::changed`].
-    pub fn changed(&mut self, limit: Duration) -> Result<Option<Option<Leader>>, LockError> {
-        let Some(mut observer) = self.observer.take() else { return Ok(None) };
-        let (observer, answer) = self.background.wait(async move {
-            let answer = timeout(limit, observer.changed()).await;
-            (observer, answer)
+    /// The first call returns who holds the key now; each further one blocks until that changes, as
+    /// [`crate::Observer::changed`]. If nothing has changed within `limit`, the answer is [`Seen::Unchanged`]. A
+    /// question that is under way then is waited for.
+    pub fn changed(&mut self, limit: Duration) -> Result<Seen, LockError> {
+        let observer = Arc::clone(&self.observer);
+        let answer = self.background.wait(async move {
+            observer.lock().await.changed_before(Instant::now().checked_add(limit)).await
         });
-        self.observer = Some(observer);
-        answer.map_or(Ok(None), |answer| answer.map(Some))
+        Ok(match answer? {
+            Some(seen) => seen.0.map_or(Seen::Nobody, Seen::Leader),
+            None => Seen::Unchanged,
+        })
     }
 }

@@ -1,7 +1,7 @@
 //! Terms of a holder: how long each one lasts, when it is lost, and how its key is released in the background.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -92,6 +92,8 @@ pub(crate) struct HeldTerm {
     /// Released because of `max_hold`, whatever the guards do.
     freed: AtomicBool,
     since: Instant,
+    /// How often the holder has published something.
+    pub(crate) published: AtomicI64,
     /// Where the holder finds the term again, if it is reentrant.
     shared: Option<SharedTerms>,
 }
@@ -119,6 +121,7 @@ impl HeldTerm {
             released: AtomicBool::new(false),
             freed: AtomicBool::new(false),
             since: Instant::now(),
+            published: AtomicI64::new(0),
             shared,
         })
     }

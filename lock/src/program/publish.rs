@@ -1,5 +1,6 @@
 //! What a holder publishes of itself.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::db::statement::{Bind, Statement, get};
@@ -7,19 +8,20 @@ use crate::program::held_term::HeldTerm;
 use crate::{ClientError, Guard, Key, LockError, SessionId, Store, Token};
 
 const PUBLISH: Statement =
-    Statement { name: "publish", sql: "select leadergroup.publish($1, $2, $3, $4) as published" };
+    Statement { name: "publish", sql: "select leadergroup.publish($1, $2, $3, $4, $5) as holds" };
 
 /// The most that can be published. The table has the same limit.
 const MOST_BYTES: usize = 4_096;
 
 impl Store {
-    /// Publishes data of a holder, as [`Guard::publish`]. Returns whether the session holds the key under this token;
-    /// if not, nothing was changed.
+    /// Publishes data of a holder, as [`Guard::publish`], in place of those with a smaller `change` in the same term.
+    /// Returns whether the session holds the key under this token; if not, nothing was changed.
     pub async fn publish(
         &self,
         own: SessionId,
         key: &Key,
         token: Token,
+        change: i64,
         data: &str,
     ) -> Result<bool, LockError> {
         let problem = if data.len() > MOST_BYTES {
@@ -27,8 +29,9 @@ impl Store {
         } else if data.contains('\0') {
             "contains the character NUL".to_owned()
         } else {
-            let bind = Bind::new().with(own.as_uuid())?.with(key.as_str())?.with(token.get())?.with(data)?;
-            return get(&self.database.row(PUBLISH, bind).await?, "published");
+            let bind = Bind::new().with(own.as_uuid())?.with(key.as_str())?.with(token.get())?;
+            let bind = bind.with(change)?.with(data)?;
+            return get(&self.database.row(PUBLISH, bind).await?, "holds");
         };
         Err(LockError::Invalid { what: "data", problem })
     }
@@ -40,7 +43,9 @@ impl HeldTerm {
         if let Some(ago) = self.lost_for() {
             return Err(lost(ago));
         }
-        if self.process.store.publish(self.session, &self.key, self.token, data).await? {
+        // A statement without an answer may be carried out later than the next one.
+        let change = self.published.fetch_add(1, Ordering::Relaxed);
+        if self.process.store.publish(self.session, &self.key, self.token, change, data).await? {
             return Ok(());
         }
         // The next heartbeat notices the loss.

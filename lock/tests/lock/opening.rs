@@ -49,8 +49,14 @@ async fn a_server_that_does_not_tell_its_timeline_is_used_without() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_fails_to_tell_its_timeline_is_not_used() {
     let server = Server::start(&[("allow_system_table_mods", "on")]);
+    for code in ["internal_error", "insufficient_privilege", "feature_not_supported"] {
+        let database = server.database().await;
+        refuse_timeline(&database, code).await;
+        database.store().migrate().await.unwrap_err();
+    }
     let database = server.database().await;
-    refuse_timeline(&database, "internal_error").await;
+    refuse_timeline(&database, "object_not_in_prerequisite_state").await;
+    database.sql(DENY).await;
     database.store().migrate().await.unwrap_err();
 }
 

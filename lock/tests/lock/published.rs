@@ -64,15 +64,17 @@ async fn nothing_is_published_without_the_key_and_a_late_statement_hides_nothing
     let guard = two.lock(&key, DEADLINE).await.unwrap();
     guard.publish("two").await.unwrap();
 
-    // As if the check had been made before the term ended, and the row were written after the next holder's.
+    // A statement of this term that is carried out after a later one.
     let session = "(select session from leadergroup.lock)";
-    database.sql(&format!("update leadergroup.lock set token = {}", guard.token().get() + 5)).await;
-    database.sql("update leadergroup.published set token = token + 9").await;
-    let late = format!(
-        "select leadergroup.publish({session}, 'a', {}, 'late')::int::bigint",
-        guard.token().get() + 5
-    );
-    assert_eq!(database.number(&late).await, 0);
+    let late =
+        format!("select leadergroup.publish({session}, 'a', {}, -1, 'late')::int::bigint", guard.token());
+    assert_eq!(database.number(&late).await, 1, "it holds the key");
+    assert_eq!(shown(store.leader(&key).await.unwrap().as_ref()), Some(("two", Some("two"))));
+    // As if it had been checked before its term ended, and the row were written after the next holder's.
+    database.sql("update leadergroup.published set token = token + 1").await;
+    let late = late.replace("-1", "9");
+    assert_eq!(database.number(&late).await, 1);
+    assert_eq!(database.number("select count(*) from leadergroup.published where data = 'two'").await, 1);
 
     let long = "x".repeat(4_097);
     for wrong in [long.as_str(), "nul \0"] {
@@ -109,6 +111,8 @@ async fn an_observer_sees_each_holder_its_data_and_the_end_of_its_session() {
     // A session that was marked dead holds nothing, although its row may still name it.
     database.sql("update leadergroup.session set dead = true, dead_at = now() where name = 'two'").await;
     assert_eq!(observer.changed().await.unwrap(), None);
+    database.sql("delete from leadergroup.session where name = 'two'").await;
+    assert_eq!(store.leader(&key).await.unwrap(), None, "nor does one whose row was pruned");
     drop(next);
 }
 
@@ -118,6 +122,10 @@ async fn an_observer_reports_errors_and_goes_on() {
     let (one, key) = (client(&store, "one").await, key("a"));
     let mut observer = store.observe(&key, OFTEN);
     assert_eq!(observer.changed().await.unwrap(), None);
+    database.sql("alter table leadergroup.published rename to away").await;
+    observer.changed().await.unwrap_err();
+    database.sql("alter table leadergroup.away rename to published").await;
+    assert_eq!(observer.changed().await.unwrap(), None, "it is known again");
     database.sql("alter table leadergroup.published rename to away").await;
     observer.changed().await.unwrap_err();
     let _guard = one.lock(&key, DEADLINE).await.unwrap();
@@ -142,13 +150,13 @@ fn blocking_programs_publish_and_observe_too() {
     let client = blocking::Client::connect(Store::new(&config).unwrap(), config_of).unwrap();
     let key = Key::new("a").unwrap();
     let mut observer = client.observe(&key, OFTEN);
-    assert_eq!(observer.changed(DEADLINE).unwrap(), Some(None));
-    assert_eq!(observer.changed(OFTEN).unwrap(), None, "nothing has changed");
+    assert_eq!(observer.changed(Duration::ZERO).unwrap(), blocking::Seen::Nobody);
+    assert_eq!(observer.changed(OFTEN * 3).unwrap(), blocking::Seen::Unchanged);
     let guard = client.try_lock_or_why(&key).unwrap().unwrap();
     guard.publish("http://one").unwrap();
     assert_eq!(shown(client.leader(&key).unwrap().as_ref()), Some(("one", Some("http://one"))));
-    let seen = observer.changed(DEADLINE).unwrap().expect("a change");
-    assert_eq!(seen.unwrap().holder.name, "one");
+    let blocking::Seen::Leader(seen) = observer.changed(DEADLINE).unwrap() else { panic!("a change") };
+    assert_eq!(seen.holder.name, "one");
     assert!(client.try_lock_or_why(&key).unwrap().is_err());
     client.shutdown().unwrap();
 }

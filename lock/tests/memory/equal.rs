@@ -263,13 +263,13 @@ impl Stage {
                     (real.release(own, key, token, REASON), double.release(own, key, token, REASON));
                 alike(step, answers.0.await, answers.1.await);
             }
-            Step::Publish { by, holder, key, behind } => {
+            Step::Publish { by, holder, key, behind, change } => {
                 let row = self.row(key).await;
                 let holds = row.and_then(|row| row.session).filter(|_| holder);
                 let (own, token) =
                     (holds.unwrap_or(self.slots[by]), Token::new(self.token(key, behind).await));
                 let key = &self.keys[key];
-                let ask = async |store: &Store| store.publish(own, key, token, "address").await;
+                let ask = async |store: &Store| store.publish(own, key, token, change, "address").await;
                 same(step, ask(&real).await, ask(&double).await);
             }
             Step::Transfer { by, key, behind, to, by_uid } => {

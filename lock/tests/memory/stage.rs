@@ -21,7 +21,7 @@ use crate::tables;
 pub const PEERS: &str = "operators";
 pub const TTL: Duration = Duration::from_secs(5);
 
-const EMPTY: &str = "delete from leadergroup.waiter;
+const EMPTY: &str = "delete from leadergroup.waiter; delete from leadergroup.published;
     delete from leadergroup.lock;
     delete from leadergroup.term;
     delete from leadergroup.session;
@@ -36,10 +36,11 @@ const BACK_UP: &str = "drop schema if exists backup cascade;
     create table backup.lock as table leadergroup.lock;
     create table backup.term as table leadergroup.term;
     create table backup.waiter as table leadergroup.waiter;
+    create table backup.published as table leadergroup.published;
     create table backup.next as select last_value, is_called from leadergroup.waiter_id_seq";
 
 /// The triggers change nothing while there is no history and no floor.
-const RESTORE: &str = "delete from leadergroup.waiter;
+const RESTORE: &str = "delete from leadergroup.waiter; delete from leadergroup.published;
     delete from leadergroup.lock;
     delete from leadergroup.term;
     delete from leadergroup.session;
@@ -48,6 +49,7 @@ const RESTORE: &str = "delete from leadergroup.waiter;
     insert into leadergroup.lock select * from backup.lock;
     insert into leadergroup.term select * from backup.term;
     insert into leadergroup.waiter overriding system value select * from backup.waiter;
+    insert into leadergroup.published select * from backup.published;
     update leadergroup.meta as m
     set era = b.era, era_id = b.era_id, quarantine = b.quarantine, token_floor = b.token_floor, pruned_at = b.pruned_at
     from backup.meta as b;

@@ -93,6 +93,7 @@ pub enum Step {
         holder: bool,
         key: usize,
         behind: i64,
+        change: i64,
     },
     Tell {
         words: usize,
@@ -244,8 +245,8 @@ fn programs() -> impl Strategy<Value = Step> {
             .prop_map(|(by, key, behind, to, by_uid)| Step::Transfer { by, key, behind, to, by_uid }),
         2 => (key(), behind()).prop_map(|(key, behind)| Step::Force { key, behind }),
         2 => (by(), key()).prop_map(|(by, key)| Step::GiveUp { by, key }),
-        3 => (by(), prop::bool::weighted(0.8), key(), behind())
-            .prop_map(|(by, holder, key, behind)| Step::Publish { by, holder, key, behind }),
+        3 => (by(), prop::bool::weighted(0.8), key(), behind(), 0..3_i64)
+            .prop_map(|(by, holder, key, behind, change)| Step::Publish { by, holder, key, behind, change }),
     ]
 }
 

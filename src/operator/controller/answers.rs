@@ -112,6 +112,7 @@ impl Controller {
             // have something to report.
             Ok(Reported::Outdated(object)) => {
                 group.report.trouble = None;
+                group.report.refusals = 0;
                 group.report.spoken = false;
                 group.report.rendered = None;
                 match object {

@@ -23,7 +23,7 @@ const MINOR: Limit = Limit { interval: Duration::from_secs(10), burst: 4 };
 /// The pause after a write that failed. It doubles with each that the API server refuses: if the installed CRD is older
 /// than the operator, it refuses the same status again until the CRD is replaced.
 const PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The state of a group's status.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ impl Report {
     /// A write failed: the next one waits.
     pub(in crate::operator) fn put_off(&mut self, refused: bool, now: Duration) {
         self.refusals += u32::from(refused);
-        self.after = now + growing(PAUSE, LONGEST_PAUSE, self.refusals);
+        self.after = now + growing(PAUSE, LONGEST_PAUSE, if refused { self.refusals } else { 0 });
     }
 
     /// Whether a minor change may be written now. If not, it is put off.

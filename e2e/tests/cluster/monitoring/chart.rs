@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 /// How often Prometheus scrapes and evaluates: more often than in earnest, so that the test is short.
-const INTERVAL: &str = "1s";
+const INTERVAL: &str = "2s";
+/// A scrape that takes longer makes all series of its target stale.
+const TIMEOUT: &str = "2s";
 /// Values for Grafana's variables, as in scripts/test-chart.sh.
 const VARIABLES: [(&str, &str); 3] = [("$__rate_interval", "5m"), ("$namespace", ".*"), ("$group", ".*")];
 
@@ -118,7 +120,7 @@ impl Chart {
         }
         ensure!(!targets.is_empty(), "the Services have no endpoints: {slices:?}");
         Ok(json!({
-            "global": { "scrape_interval": INTERVAL, "scrape_timeout": INTERVAL, "evaluation_interval": INTERVAL },
+            "global": { "scrape_interval": INTERVAL, "scrape_timeout": TIMEOUT, "evaluation_interval": INTERVAL },
             "scrape_configs": [{
                 "job_name": "serviceMonitor",
                 "honor_labels": endpoint["honorLabels"].as_bool().unwrap_or_default(),
