@@ -60,7 +60,7 @@ pub enum Command {
     /// Make another pod active while the active one still works
     Switchover(SwitchoverArgs),
     /// Keep the active pod, whatever happens to it: no failover until `resume`
-    Pause(GroupArgs),
+    Pause(PauseArgs),
     /// End `pause`
     Resume(GroupArgs),
     /// Look for what is wrong with the installation, your rights and the groups; status 1 if something is
@@ -92,6 +92,17 @@ pub struct GroupArgs {
     /// The group: NAME, or NAMESPACE/NAME
     #[arg(value_name = "GROUP")]
     pub group: String,
+}
+
+/// Arguments of `pause`.
+#[derive(Clone, Debug, Args)]
+pub struct PauseArgs {
+    /// The group: NAME, or NAMESPACE/NAME
+    #[arg(value_name = "GROUP")]
+    pub group: String,
+    /// Wait here for so long, such as 30m, and resume then, or at once on Ctrl-C
+    #[arg(long = "for", value_name = "DURATION")]
+    pub limit: Option<HumanDuration>,
 }
 
 /// Arguments of `history`.

@@ -62,7 +62,16 @@ pub async fn run(line: &CommandLine) -> Result<u8, Failure> {
         Command::Switchover(args) => {
             switchover::switchover(&cluster, &cluster.name(&args.group), args).await?
         }
-        Command::Pause(args) => pause::set_paused(&cluster, &cluster.name(&args.group), true).await?,
+        Command::Pause(args) => {
+            let name = cluster.name(&args.group);
+            match args.limit {
+                None => pause::set_paused(&cluster, &name, true).await?,
+                Some(limit) => {
+                    pause::pause_for(&cluster, &name, limit, |text| write(&line.access.with_cluster(text)))
+                        .await?
+                }
+            }
+        }
         Command::Resume(args) => pause::set_paused(&cluster, &cluster.name(&args.group), false).await?,
         Command::Completion(_) => String::new(),
     };

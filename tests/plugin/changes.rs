@@ -1,5 +1,7 @@
 //! The commands that change a group.
 
+use std::process::{Command, Stdio};
+
 use leadergroup::api::{LeaderGroup, SWITCHOVER_ANNOTATION, SWITCHOVER_TO_ANNOTATION};
 use serde_json::json;
 
@@ -22,6 +24,36 @@ async fn pause_and_resume_change_the_spec_and_nothing_else() {
     assert!(text.contains("is resumed"), "{text}");
     assert_eq!(groups.get("web").await.unwrap().spec, before);
     assert!(world.text(&["resume", "web"]).await.contains("was not paused"));
+}
+
+#[tokio::test]
+async fn a_pause_for_a_while_ends_by_itself() {
+    let world = World::new("plugin-pause-for").await;
+    world.web().await;
+    let groups = world.api::<LeaderGroup>();
+    let before = groups.get("web").await.unwrap().spec;
+    let text = world.text(&["pause", "web", "--for", "100ms"]).await;
+    assert!(text.contains("It is resumed in 100ms") && text.contains("is resumed: "), "{text}");
+    assert_eq!(groups.get("web").await.unwrap().spec, before);
+
+    // Ctrl-C ends it at once.
+    let mut command = world.command(&["pause", "web", "--for", "1h"]);
+    let process = command.stdout(Stdio::piped()).spawn().unwrap();
+    let paused = |group: Option<&LeaderGroup>| group.is_some_and(|group| group.spec.paused);
+    let waited = kube::runtime::wait::await_condition(world.api::<LeaderGroup>(), "web", paused);
+    tokio::time::timeout(apiserver::DEADLINE, waited).await.unwrap().unwrap();
+    let interrupt = Command::new("kill").args(["-INT", &process.id().to_string()]).status().unwrap();
+    assert!(interrupt.success());
+    let output = tokio::task::spawn_blocking(move || process.wait_with_output().unwrap()).await.unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.contains("is resumed: "), "{text}");
+    assert_eq!(groups.get("web").await.unwrap().spec, before);
+
+    // It does not end a pause of somebody else.
+    world.text(&["pause", "web"]).await;
+    let refused = world.complaint(&["pause", "web", "--for", "1s"]).await;
+    assert!(refused.contains("is paused already") && refused.contains("resume -n"), "{refused}");
+    assert!(groups.get("web").await.unwrap().spec.paused);
 }
 
 #[tokio::test]
