@@ -77,16 +77,22 @@ async fn the_end_of_a_program_wakes_others_only_if_it_may_concern_them() {
     let held = holder.try_lock(&key("a")).await.unwrap().unwrap();
     let waiter = client(&database).await;
     let waiting = waits(&waiter);
+    // One that goes on waiting: if the first one gets its key by a poll before it is woken, no one would be left to wake.
+    let keeper = client(&database).await;
+    let kept = keeper.try_lock(&key("kept")).await.unwrap().unwrap();
+    let patient = waiter.another_holder("patient");
+    let patient = tokio::spawn(async move { patient.lock(&key("kept"), DEADLINE * 2).await });
     let queued = "select count(*) from leadergroup.waiter";
-    eventually("it waits", async || database.number(queued).await == 1).await;
-    eventually("it listens", async || database.listening().await >= 2).await;
+    eventually("both wait", async || database.number(queued).await == 2).await;
+    eventually("they listen", async || database.listening().await >= 2).await;
     let idle = client(&database).await;
     idle.shutdown().await.unwrap();
     assert_eq!(heard(&database, &mut hints).await, [], "it held nothing");
     holder.shutdown().await.unwrap();
     let _next = timeout(DEADLINE, waiting).await.expect("woken").unwrap();
     assert_eq!(heard(&database, &mut hints).await, [Hint::Freed]);
-    drop(held);
+    patient.abort();
+    drop((held, kept));
 }
 
 /// The holder learns of it by the answer to its next heartbeat. Its regular comparison comes later than the end of the
