@@ -77,7 +77,8 @@ async fn the_end_of_a_program_wakes_others_only_if_it_may_concern_them() {
     let held = holder.try_lock(&key("a")).await.unwrap().unwrap();
     let waiter = client(&database).await;
     let waiting = waits(&waiter);
-    // One that goes on waiting: if the first one gets its key by a poll before it is woken, no one would be left to wake.
+    // One that goes on waiting: if the first one got its key by a poll before it was woken, no one would be left to
+    // wake.
     let keeper = client(&database).await;
     let kept = keeper.try_lock(&key("kept")).await.unwrap().unwrap();
     let patient = waiter.another_holder("patient");
