@@ -203,12 +203,6 @@ impl Acquiring {
             void_after: *void_after,
         }
     }
-
-    /// Makes it without others.
-    pub(crate) async fn alone(self, database: &Database) -> Result<Attempt, LockError> {
-        let answers = Self::send(database, self.own, std::slice::from_ref(&self)).await?;
-        answers.into_iter().next().flatten().ok_or_else(|| unexpected(ACQUIRE.name, "no rows"))
-    }
 }
 
 /// `None` if the request must be made alone.
@@ -289,14 +283,6 @@ pub(crate) struct Ended {
     pub(crate) next: Option<(SessionId, GrantId)>,
 }
 
-impl Releasing {
-    /// Makes it without others.
-    pub(crate) async fn alone(self, database: &Database) -> Result<Ended, LockError> {
-        let answers = Self::send(database, self.own, std::slice::from_ref(&self)).await?;
-        answers.into_iter().next().flatten().ok_or_else(|| unexpected(RELEASE.name, "no rows"))
-    }
-}
-
 /// `None` if the request must be made alone.
 impl Request for Releasing {
     type Answer = Option<Ended>;
@@ -318,6 +304,15 @@ impl Request for Releasing {
             Ok(Ended { answer: crate::db::refusal::changed(row)?, next: next(row)? })
         })
     }
+}
+
+/// Makes a request without others.
+pub(crate) async fn alone<R, A>(database: &Database, request: R) -> Result<A, LockError>
+where
+    R: Request<Answer = Option<A>>,
+{
+    let answers = R::send(database, request.session(), std::slice::from_ref(&request)).await?;
+    answers.into_iter().next().flatten().ok_or_else(|| unexpected(R::NAME, "no rows"))
 }
 
 fn json(value: &impl Serialize) -> Result<String, LockError> {

@@ -3,7 +3,7 @@
 use crate::db::batch::Request as _;
 use crate::db::refusal::refusal;
 use crate::db::statement::{Bind, Row, Statement, get};
-use crate::program::acquire::{Acquiring, Releasing, next};
+use crate::program::acquire::{Acquiring, Releasing, alone, next};
 use crate::types::check_text;
 use crate::{
     AcquireRequest, Acquired, Attempt, Changed, GrantId, Key, LockError, Refusal, SessionId, Store,
@@ -42,12 +42,12 @@ impl Store {
         let mut attempt = match self.batches.acquire.ask(&self.database, acquiring.clone()).await? {
             Some(attempt) => attempt,
             // It could not be answered in a batch, because it has to wait for something.
-            None => acquiring.clone().alone(&self.database).await?,
+            None => alone(&self.database, acquiring.clone()).await?,
         };
         if attempt.outcome == Acquired::Quarantine && attempt.era.is_none() {
             // This is the first call to notice a new history.
             self.database.begin_era().await?;
-            attempt = acquiring.alone(&self.database).await?;
+            attempt = alone(&self.database, acquiring).await?;
         }
         if attempt.outcome == Acquired::Refused(Refusal::Busy) && self.database.pool.repeats() != repeats {
             let detail = "the connection broke, and the first attempt may still be under way".to_owned();
@@ -74,7 +74,7 @@ impl Store {
         let releasing = Releasing { own, key: key.clone(), token, reason: reason.to_owned() };
         let ended = match self.batches.release.ask(&self.database, releasing.clone()).await? {
             Some(ended) => ended,
-            None => releasing.alone(&self.database).await?,
+            None => alone(&self.database, releasing).await?,
         };
         if let Some((session, grant)) = ended.next {
             self.database.wake(session, grant).await;

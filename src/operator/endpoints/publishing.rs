@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use crate::{api::Reason, routing::SliceChange};
+use crate::{api::Reason, election::growing, routing::SliceChange};
 
 /// Why the endpoints of a group's Services are not what they should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,9 +102,9 @@ impl Publishing {
             }
             attempt.writing = true;
             let longest = if change.reroutes() { LONGEST_PAUSE_TO_REROUTE } else { LONGEST_PAUSE };
-            attempt.after = now + (FIRST_PAUSE * 2_u32.pow(attempt.count.min(10))).min(longest);
             due.push((change, attempt.count));
             attempt.count += 1;
+            attempt.after = now + growing(FIRST_PAUSE, longest, attempt.count);
         }
         due
     }

@@ -158,8 +158,8 @@ impl Group {
         }
     }
 
-    /// Takes the trace of a change that has ended, as soon as the slices that follow from it are written. That of a
-    /// change that was given up, or that another replica goes on with, is dropped.
+    /// Takes the trace of a change that has ended, as soon as the slices that follow from it are written. Drops the
+    /// trace of a change that was given up, or that another replica completes.
     pub(super) fn take_trace(&mut self) -> Option<Box<Trace>> {
         let election = &self.election;
         let has_ended = self.trace.as_ref()?.has_ended();
