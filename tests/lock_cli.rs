@@ -10,8 +10,9 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Changed, Claim, Claimed, Grant, GrantId, Granted, Holder, Key, Refusal,
-    SessionId, Store, Token, Wait,
+    Changed, GrantId, Holder, Key, Refusal, SessionId, Store, Token,
+    controller::{Claim, Claimed, Grant, Granted},
+    protocol::{AcquireRequest, Acquired, Wait},
 };
 use postgres::Database;
 use serde_json::{Value, json};
@@ -313,7 +314,7 @@ async fn the_schema_as_one_file_is_the_one_that_migrate_makes() {
 
 #[tokio::test]
 async fn the_file_adds_the_steps_that_are_missing_and_changes_nothing_if_one_fails() {
-    let file = leadergroup_lock::install_sql();
+    let file = leadergroup_lock::admin::install_sql();
     let database = postgres::database().await;
     let version = "select max(version)::bigint from leadergroup.schema_version";
     // The first half of the steps, as an older program brings them along.

@@ -33,7 +33,7 @@ impl Clock {
     }
 
     /// The time that it shows.
-    pub fn now(&self) -> Duration {
+    pub fn now(self) -> Duration {
         match self.0 {
             Source::Boottime => boottime(),
             #[cfg(feature = "memory")]

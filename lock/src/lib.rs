@@ -8,7 +8,7 @@
 //!   to every store that is written to under the lock, in SQL (`leadergroup.fence(key, token)`) or elsewhere: only that
 //!   stops a holder that was paused and resumes.
 //!
-//! Time in the database is for information only. A [`FailureDetector`] judges on a monotonic clock whether a session is
+//! Time in the database is for information only. A failure detector judges on a monotonic clock whether a session is
 //! dead: its heartbeat counter did not change for its ttl. The session is then *marked* dead by compare-and-set on that
 //! counter, and everything that it sends later is refused.
 //!
@@ -35,7 +35,8 @@
 //!
 //! # Features
 //!
-//! - `controller`: for a program that decides which of *others* works.
+//! - `controller`: for a program that decides which of *others* works ([`controller`]), and the single steps of the
+//!   protocol ([`protocol`]).
 //! - `memory`: a database in memory, for simulations and unit tests.
 //! - `prometheus-client`: `LockMetrics`, for the registry of the crate of the same name.
 //!
@@ -47,7 +48,8 @@
 #![cfg_attr(feature = "controller", doc = "```no_run")]
 #![cfg_attr(not(feature = "controller"), doc = "```ignore")]
 //! # async fn example(store: leadergroup_lock::Store) -> Result<(), leadergroup_lock::LockError> {
-//! use leadergroup_lock::{Claim, Claimed, Grant, GrantId, Holder, Key, Membership, SessionConfig};
+//! use leadergroup_lock::controller::{Claim, Claimed, Grant, Membership, SessionConfig};
+//! use leadergroup_lock::{GrantId, Holder, Key};
 //!
 //! let config = SessionConfig { name: "controller-1".into(), ..SessionConfig::default() };
 //! let (membership, _events) = Membership::join(store.clone(), config).await?;
@@ -73,9 +75,10 @@
 // Controllers and programs share most of what is internal.
 #![cfg_attr(not(feature = "controller"), allow(dead_code, unused_imports, unreachable_pub))]
 
+pub mod admin;
 mod clock;
 #[cfg(feature = "controller")]
-mod controller;
+pub mod controller;
 mod db;
 mod error;
 mod jitter;
@@ -84,32 +87,26 @@ pub mod memory;
 mod program;
 #[cfg(feature = "prometheus-client")]
 mod prometheus;
+#[cfg(feature = "controller")]
+pub mod protocol;
+#[cfg(not(feature = "controller"))]
+mod protocol;
 mod session;
 mod store;
 mod types;
 
-pub use clock::{Clock, monotonic};
-#[cfg(feature = "controller")]
-pub use controller::{
-    claim::{Claim, Claimed, ClaimedRow, Unclaimed},
-    grant::{Grant, Granted, Vacate},
-    reassign::{Reassigned, Reassignment},
-    terms::Tombstone,
-};
+pub use clock::monotonic;
 pub use db::{
     config::{DatabaseConfig, Secret},
-    fence::{FENCE_SEEN_SQL, FencePolicy, Overrun},
+    fence::{FencePolicy, Overrun},
     observe::{Leader, Observer},
     pool::PoolState,
-    prune::{Pruned, Retention, housekeeping},
-    query::{LONGEST_LIST, LockInfo, SessionInfo, Summary, TermInfo, WaiterInfo},
     refusal::{Changed, Refusal},
-    schema::{Health, install_sql},
     stats::LockStats,
 };
 pub use error::LockError;
 pub use program::{
-    acquire::{AcquireRequest, Acquired, Attempt, HolderSession, Successor, Transfer, Wait},
+    acquire::Successor,
     blocking,
     client::Client,
     guard::{Guard, Transferred},
@@ -118,19 +115,6 @@ pub use program::{
 };
 #[cfg(feature = "prometheus-client")]
 pub use prometheus::LockMetrics;
-pub use session::{
-    failure_detector::FailureDetector,
-    listen::Hint,
-    quarantine::Quarantine,
-    settings::{ClientConfig, SessionConfig},
-};
-#[cfg(feature = "controller")]
-pub use session::{
-    heartbeat::{BeatEvent, Membership, Peer, SessionEvent},
-    listen::LONGEST_MESSAGE,
-};
+pub use session::settings::ClientConfig;
 pub use store::Store;
-pub use types::{
-    Beat, EraId, GrantId, Holder, Key, LockRow, MAX_TEXT_BYTES, MOST_WAITERS, PROTOCOL, SessionId,
-    SessionSeen, Term, Token,
-};
+pub use types::{GrantId, Holder, Key, SessionId, Term, Token};

@@ -8,7 +8,7 @@ use crate::db::pool::Pool;
 #[cfg(feature = "memory")]
 use crate::memory::{MemoryClient, MemoryDatabase};
 use crate::program::acquire::{Acquiring, Releasing};
-use crate::{Clock, DatabaseConfig, FencePolicy, LockError, LockStats};
+use crate::{DatabaseConfig, FencePolicy, LockError, LockStats, protocol::Clock};
 
 /// The database. Cheap to clone; connects when first used.
 ///
@@ -48,12 +48,14 @@ impl Store {
     }
 
     /// The clock by which the sessions on this store judge time.
-    pub fn clock(&self) -> Clock {
+    #[cfg_attr(feature = "controller", visibility::make(pub))]
+    pub(crate) fn clock(&self) -> Clock {
         self.database.pool.clock()
     }
 
     /// A new random UUID. With a database in memory, its seed determines it.
-    pub fn new_uuid(&self) -> uuid::Uuid {
+    #[cfg_attr(feature = "controller", visibility::make(pub))]
+    pub(crate) fn new_uuid(&self) -> uuid::Uuid {
         self.database.pool.new_uuid()
     }
 

@@ -229,7 +229,7 @@ pub struct Beat {
     pub sessions: Vec<SessionSeen>,
     /// The database's era.
     pub era: EraId,
-    /// The longest ttl of all live sessions, while the era is in [quarantine](crate::Quarantine).
+    /// The longest ttl of all live sessions, while the era is in [quarantine](crate::protocol::Quarantine).
     pub quarantine: Option<Duration>,
 }
 

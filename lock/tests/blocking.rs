@@ -26,7 +26,11 @@ fn migrated() -> (Database, Store) {
 }
 
 fn client(store: &Store, name: &str) -> blocking::Client {
-    let (ttl, retry_interval) = (Duration::from_secs(3), Duration::from_millis(100));
+    with_ttl(store, name, Duration::from_secs(3))
+}
+
+fn with_ttl(store: &Store, name: &str, ttl: Duration) -> blocking::Client {
+    let retry_interval = Duration::from_millis(100);
     let config = ClientConfig { name: name.into(), ttl, retry_interval, ..ClientConfig::default() };
     blocking::Client::connect(store.clone(), config).unwrap()
 }
@@ -79,8 +83,7 @@ fn a_key_goes_from_thread_to_thread() {
 #[test]
 fn a_thread_that_computes_keeps_the_key() {
     let (_database, store) = migrated();
-    let client = client(&store, "busy");
-    client.set_ttl(Duration::from_secs(1)).unwrap();
+    let client = with_ttl(&store, "busy", Duration::from_secs(1));
     let work = |guard: &blocking::Guard| {
         assert!(!guard.wait_lost(Duration::from_millis(10)));
         let (start, before) = (Instant::now(), store.stats().heartbeats);

@@ -7,7 +7,10 @@ use serde_json::json;
 
 use super::print::{Answer, OutputFormat, lines, pretty};
 use crate::config::{SettingsArgs, in_settings};
-use leadergroup_lock::{Health, LockError, Store, Summary};
+use leadergroup_lock::{
+    LockError, Store,
+    admin::{Health, Summary},
+};
 
 /// Arguments of `lock check`.
 #[derive(Clone, Debug, Args)]

@@ -12,7 +12,7 @@ use crate::{
     health::{ProbeFailure, ProbeKind, ProbeOutcome, Readiness},
     operator::{self, ExplainError, ExplainedPod, Explanation, hears_no_pod},
 };
-use leadergroup_lock::{LockInfo, SessionInfo};
+use leadergroup_lock::admin::{LockInfo, SessionInfo};
 
 /// Arguments of `explain`.
 #[derive(Clone, Debug, Args)]

@@ -9,7 +9,8 @@ use super::print::{Answer, OutputFormat, lines, pretty, table};
 use super::reassign::{ReassignArgs, ReassignError, reassign};
 use crate::config::SettingsArgs;
 use leadergroup_lock::{
-    Changed, Key, LONGEST_LIST, LockError, LockInfo, Refusal, Store, TermInfo, Token, WaiterInfo,
+    Changed, Key, LockError, Refusal, Store, Token,
+    admin::{LONGEST_LIST, LockInfo, TermInfo, WaiterInfo},
 };
 
 /// Arguments of `lock`.

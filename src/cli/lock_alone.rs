@@ -6,7 +6,7 @@ use std::time::Duration;
 #[cfg(feature = "conformance")]
 use clap::Args;
 use clap::Subcommand;
-use leadergroup_lock::{FENCE_SEEN_SQL, install_sql};
+use leadergroup_lock::admin::{FENCE_SEEN_SQL, install_sql};
 #[cfg(feature = "conformance")]
 use leadergroup_lock_conformance::Settings;
 

@@ -11,7 +11,11 @@ use crate::{
     config::SettingsArgs,
     operator::{Claimant, ExplainError, claimant},
 };
-use leadergroup_lock::{Key, LockError, LockInfo, Reassigned, Reassignment, Refusal, Store, Token};
+use leadergroup_lock::{
+    Key, LockError, Refusal, Store, Token,
+    admin::LockInfo,
+    controller::{Reassigned, Reassignment},
+};
 
 /// Arguments of `lock reassign`.
 #[derive(Clone, Debug, Args)]

@@ -55,7 +55,7 @@ use executor::{
     Context, count_writes,
     hook_places::{self, HookPlaces},
 };
-use leadergroup_lock::{Clock, LockError, Store};
+use leadergroup_lock::{LockError, Store, protocol::Clock};
 use lock::keys::KeyRule;
 use message::Message;
 use status::events::Events;
@@ -189,7 +189,9 @@ impl Replica {
         let ping = start_ping(&settings, api.changes.clone(), store.clock(), fit, messages.clone());
         let leave = CancellationToken::new();
         let (pruned, until) = (store.clone(), leave.clone());
-        tokio::spawn(async move { until.run_until_cancelled(leadergroup_lock::housekeeping(&pruned)).await });
+        tokio::spawn(async move {
+            until.run_until_cancelled(leadergroup_lock::admin::housekeeping(&pruned)).await
+        });
         let peers = session::peers(&cluster, &settings.namespaces);
         let keeper = session::Keeper {
             store: store.clone(),

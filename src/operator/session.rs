@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, Stream, StreamExt as _};
 use leadergroup_lock::{
-    BeatEvent, Hint, LockError, LockMetrics, Membership, SessionConfig, SessionEvent, Store,
+    LockError, LockMetrics, Store,
+    controller::{BeatEvent, Hint, Membership, SessionConfig, SessionEvent},
 };
 use tokio::{
     sync::{mpsc, watch},

@@ -1,7 +1,7 @@
 //! Which replica each group falls to, and which one is its deputy. Every replica computes the same from the living
 //! sessions and the declared holders, without any communication.
 
-use leadergroup_lock::{Key, Peer, SessionId};
+use leadergroup_lock::{Key, SessionId, controller::Peer};
 
 use super::sessions::Sessions;
 

@@ -52,7 +52,7 @@ impl Batches {
 
 #[cfg(test)]
 mod tests {
-    use leadergroup_lock::{Peer, SessionId};
+    use leadergroup_lock::{SessionId, controller::Peer};
 
     use super::*;
     use crate::ownership::{Sessions, Why};

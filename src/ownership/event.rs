@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leadergroup_lock::{Claimed, Key, LockRow, SessionId};
+use leadergroup_lock::{Key, SessionId, controller::Claimed, protocol::LockRow};
 
 use super::sessions::Sessions;
 

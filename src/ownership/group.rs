@@ -5,7 +5,7 @@ mod tests;
 
 use std::{sync::Arc, time::Duration};
 
-use leadergroup_lock::{Claimed, Key, SessionId};
+use leadergroup_lock::{Key, SessionId, controller::Claimed};
 
 use super::{
     assignment::{deputy, owner},

@@ -117,7 +117,7 @@ impl Untold {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leadergroup_lock::LONGEST_MESSAGE;
+    use leadergroup_lock::controller::LONGEST_MESSAGE;
 
     /// What others send. `make fuzz` takes other seeds and more cases.
     mod fuzz {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use leadergroup_lock::{Key, Peer, SessionId};
+use leadergroup_lock::{Key, SessionId, controller::Peer};
 
 /// The most keys that are noted by themselves.
 const MOST_YIELDED: usize = 1_000;

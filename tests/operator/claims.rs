@@ -7,7 +7,10 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use leadergroup_lock::{Changed, Claim, Claimed, Key};
+use leadergroup_lock::{
+    Changed, Key,
+    controller::{Claim, Claimed},
+};
 use serde_json::json;
 use tokio::{net::TcpListener, select};
 

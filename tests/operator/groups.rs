@@ -9,7 +9,10 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
 use leadergroup::api::{FINALIZER, ROLE_LABEL, STAMP_ANNOTATION};
-use leadergroup_lock::{Claim, Claimed, Key};
+use leadergroup_lock::{
+    Key,
+    controller::{Claim, Claimed},
+};
 use serde_json::{Value, json};
 
 use crate::{

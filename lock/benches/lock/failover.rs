@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use leadergroup_lock::{Claim, Claimed, Granted, Key, SessionId, Store, Token};
+use leadergroup_lock::{
+    Key, SessionId, Store, Token,
+    controller::{Claim, Claimed, Granted},
+};
 use serde_json::json;
 use sqlx::postgres::PgConnection;
 use tokio::task::JoinSet;

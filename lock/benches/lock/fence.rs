@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use leadergroup_lock::{Granted, Token};
+use leadergroup_lock::{Token, controller::Granted};
 use serde_json::json;
 use sqlx::postgres::PgConnection;
 use sqlx::{Connection as _, Executor as _};
@@ -224,7 +224,7 @@ async fn takeover(bench: &Bench, fence: Fence) -> Result<Duration> {
     let admin = &mut database.admin().await;
     admin.execute("update leadergroup.session set dead = true where name = 'holder'").await?;
     let name = key(0)?;
-    let claim = leadergroup_lock::Claim {
+    let claim = leadergroup_lock::controller::Claim {
         key: name.clone(),
         group: "group".into(),
         may_create: false,

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use leadergroup_lock::{
-    Claim, FailureDetector, Grant, GrantId, Granted, Holder, Key, SessionId, Store, Token, monotonic,
+    GrantId, Holder, Key, SessionId, Store, Token,
+    controller::{Claim, Grant, Granted},
+    monotonic,
+    protocol::FailureDetector,
 };
 use serde_json::json;
 use tokio::task::JoinSet;

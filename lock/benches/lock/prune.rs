@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use leadergroup_lock::{Key, Retention};
+use leadergroup_lock::{Key, admin::Retention};
 use serde_json::json;
 use tokio::task::JoinSet;
 

@@ -6,7 +6,10 @@ use crate::db::database::{CHUNK, check_distinct};
 use crate::db::refusal::changed;
 use crate::db::statement::{Bind, Statement, all_in_order, get, unexpected};
 use crate::types::check_text;
-use crate::{Changed, Key, LockError, LockRow, PROTOCOL, SessionId, Store, Token};
+use crate::{
+    Changed, Key, LockError, SessionId, Store, Token,
+    protocol::{LockRow, PROTOCOL},
+};
 
 const CLAIM: Statement = Statement { name: "claim", sql: include_str!("../sql/claim.sql") };
 const UNCLAIM: Statement = Statement { name: "unclaim", sql: include_str!("../sql/unclaim.sql") };

@@ -9,7 +9,7 @@ use crate::db::fence::{self, Passing};
 use crate::db::refusal::{changed, refusal};
 use crate::db::statement::{Bind, Statement, all_in_order, get, unexpected};
 use crate::types::check_text;
-use crate::{Changed, GrantId, Holder, Key, LockError, PROTOCOL, Refusal, SessionId, Token};
+use crate::{Changed, GrantId, Holder, Key, LockError, Refusal, SessionId, Token, protocol::PROTOCOL};
 
 const GRANT: Statement = Statement { name: "grant", sql: include_str!("../sql/grant.sql") };
 const CONFIRM: Statement = Statement { name: "confirm", sql: include_str!("../sql/confirm.sql") };

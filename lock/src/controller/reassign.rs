@@ -8,7 +8,10 @@ use crate::controller::grant::check_token;
 use crate::db::refusal::refusal;
 use crate::db::statement::{Bind, Statement, get};
 use crate::types::check_text;
-use crate::{FailureDetector, Key, LockError, PROTOCOL, Refusal, SessionId, Store, Token};
+use crate::{
+    Key, LockError, Refusal, SessionId, Store, Token,
+    protocol::{FailureDetector, PROTOCOL},
+};
 
 const REASSIGN: Statement = Statement { name: "reassignment", sql: include_str!("../sql/reassign.sql") };
 

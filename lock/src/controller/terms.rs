@@ -9,7 +9,11 @@ use crate::db::database::check_distinct;
 use crate::db::refusal::changed;
 use crate::db::statement::{Bind, Statement, all_in_order, unexpected};
 use crate::types::check_text;
-use crate::{Changed, Grant, Granted, Key, LockError, PROTOCOL, Refusal, SessionId, Store, Token, Vacate};
+use crate::{
+    Changed, Key, LockError, Refusal, SessionId, Store, Token,
+    controller::{Grant, Granted, Vacate},
+    protocol::PROTOCOL,
+};
 
 const TOMBSTONE: Statement = Statement { name: "tombstone", sql: include_str!("../sql/tombstone.sql") };
 

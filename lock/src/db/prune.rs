@@ -79,15 +79,6 @@ impl Store {
         })
     }
 
-    /// The same, unless one of the programs has begun it within `every`: `None` then.
-    pub async fn prune_if_due(
-        &self,
-        every: Duration,
-        retention: Retention,
-    ) -> Result<Option<Pruned>, LockError> {
-        if self.begin_pruning(every).await? { self.prune(retention).await.map(Some) } else { Ok(None) }
-    }
-
     /// Whether pruning is due. True for only one of the callers.
     async fn begin_pruning(&self, every: Duration) -> Result<bool, LockError> {
         let due: Vec<Row> = self.database.rows(DUE, Bind::new().with(millis(every))?).await?;

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::db::refusal::refusal;
 use crate::db::rows::{holder, term, timestamp};
 use crate::db::statement::{Bind, Row, Statement, get, unexpected};
-use crate::{Changed, Holder, Key, LockError, LockRow, Refusal, SessionId, Store, Term, Token};
+use crate::{Changed, Holder, Key, LockError, Refusal, SessionId, Store, Term, Token, protocol::LockRow};
 
 const INFO: Statement =
     Statement { name: "show", sql: concat!(include_str!("../sql/info.sql"), "where l.key = $1") };
@@ -119,7 +119,8 @@ pub struct Summary {
 
 impl Store {
     /// Reads rows, in the order of their keys. Keys without a row are left out. Nothing is locked.
-    pub async fn read(&self, keys: &[Key]) -> Result<Vec<LockRow>, LockError> {
+    #[cfg_attr(feature = "controller", visibility::make(pub))]
+    pub(crate) async fn read(&self, keys: &[Key]) -> Result<Vec<LockRow>, LockError> {
         self.database.read(keys).await
     }
 

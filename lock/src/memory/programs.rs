@@ -8,7 +8,10 @@ use uuid::Uuid;
 use super::failure::Failure;
 use super::tables::{Lock, PROGRAMS, Waiter};
 use super::transaction::{Answer, Transaction};
-use crate::{Holder, MOST_WAITERS, PROTOCOL};
+use crate::{
+    Holder,
+    protocol::{MOST_WAITERS, PROTOCOL},
+};
 
 /// One request, in the form that `leadergroup.acquire` reads.
 #[derive(Debug, Clone, Deserialize)]

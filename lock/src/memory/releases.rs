@@ -8,7 +8,7 @@ use super::failure::Failure;
 use super::programs::{Next, requests, with};
 use super::tables::{Lock, PROGRAMS, Waiter};
 use super::transaction::{Answer, Transaction};
-use crate::PROTOCOL;
+use crate::protocol::PROTOCOL;
 
 #[derive(Debug, Deserialize)]
 struct Released {

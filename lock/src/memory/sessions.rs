@@ -51,7 +51,6 @@ impl Transaction<'_> {
             place,
             beat: 1,
             ttl_ms,
-            ttl_change: 0,
             revoked: 0,
             dead: false,
             closed: false,
@@ -100,19 +99,6 @@ impl Transaction<'_> {
         let others = seen.iter().filter_map(|id| sessions.get(id));
         let rows = others.map(|other| row(Some(other), is_peer(other)));
         Ok(std::iter::once(row(sessions.get(&own), true)).chain(rows).collect())
-    }
-
-    pub(super) fn set_ttl(&mut self, (own, ttl_ms, change): (Uuid, i64, i64)) -> Answer {
-        let now = self.now;
-        let Some(session) = self.tables.living(own).filter(|session| session.ttl_change <= change) else {
-            return Ok(Vec::new());
-        };
-        (session.ttl_ms, session.ttl_change, session.seen) = (ttl_ms, change, now);
-        session.beat += 1;
-        let beat = session.beat;
-        let mut row = self.era_row();
-        row["beat"] = beat.into();
-        Ok(vec![row])
     }
 
     pub(super) fn commits_were_lost(&mut self, (era_id,): (Uuid,)) -> Answer {

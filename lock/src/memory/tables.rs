@@ -48,7 +48,6 @@ pub(super) struct Session {
     pub(super) place: Option<String>,
     pub(super) beat: i64,
     pub(super) ttl_ms: i64,
-    pub(super) ttl_change: i64,
     pub(super) revoked: i64,
     pub(super) dead: bool,
     pub(super) closed: bool,

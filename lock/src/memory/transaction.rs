@@ -69,7 +69,6 @@ impl Transaction<'_> {
         match statement {
             "register" => self.register(arguments(values)?),
             "heartbeat" => self.beat(arguments(values)?),
-            "change of ttl" => self.set_ttl(arguments(values)?),
             "era" => Ok(vec![self.era_row()]),
             "end of an era" => self.commits_were_lost(arguments(values)?),
             "end of quarantine" => self.end_quarantine(arguments(values)?),

@@ -12,8 +12,6 @@ create table leadergroup.session (
     place text collate "C",
     beat bigint not null default 1,
     ttl_ms bigint not null check (ttl_ms > 0),
-    -- The number of the session's last change of its ttl: an earlier one that arrives late does not undo it.
-    ttl_change bigint not null default 0,
     -- How many of its keys were released by force.
     revoked bigint not null default 0,
     dead boolean not null default false,
@@ -106,26 +104,6 @@ $$;
 
 comment on function leadergroup.beat(uuid, uuid[]) is
     'Sends a heartbeat and returns the sessions to watch, the own one first.';
-
--- Changes the ttl. Counts as a heartbeat, and may be repeated. Returns no row if the session is dead, or if a later
--- change has been made.
-create function leadergroup.set_ttl(session uuid, ttl_ms bigint, change bigint)
-returns table (beat bigint, era_id uuid, quarantine boolean)
-language plpgsql volatile
-as $$
-#variable_conflict use_column
-declare
-    count bigint;
-begin
-    update leadergroup.session as s
-    set ttl_ms = set_ttl.ttl_ms, ttl_change = set_ttl.change, beat = beat + 1, seen = now()
-    where s.id = set_ttl.session and not s.dead and s.ttl_change <= set_ttl.change
-    returning s.beat into count;
-    if found then
-        return query select count, p.era_id, p.quarantine from leadergroup.present_era() as p;
-    end if;
-end
-$$;
 
 -- Marks sessions dead whose heartbeat counter still has the observed value. Returns those of the given sessions that
 -- are dead now; `marked` says whether this call did it. A session with a change under way is skipped, to be tried

@@ -10,7 +10,7 @@ use crate::db::batch::Request;
 use crate::db::database::Database;
 use crate::db::refusal::refusal;
 use crate::db::statement::{Bind, Row, Statement, get, in_order, unexpected};
-use crate::{Changed, EraId, GrantId, Holder, Key, LockError, Refusal, SessionId, Token};
+use crate::{Changed, GrantId, Holder, Key, LockError, Refusal, SessionId, Token, protocol::EraId};
 
 const ACQUIRE: Statement = Statement {
     name: "acquire",
@@ -40,8 +40,8 @@ pub struct AcquireRequest {
     /// The token of the term whose delay the caller has waited out; see [`Acquired::Delayed`].
     pub sat_out: Option<Token>,
     /// Once the session has sent more heartbeats than this, the request has no effect (see
-    /// [`Beat::count`](crate::Beat::count)). So the caller can tell when a statement that it gave up can no longer take
-    /// effect.
+    /// [`Beat::count`](crate::protocol::Beat::count)). So the caller can tell when a statement that it gave up can no
+    /// longer take effect.
     pub void_after: Option<u64>,
 }
 
@@ -99,7 +99,7 @@ pub enum Acquired {
     Held,
     /// The request is in the queue.
     Waiting,
-    /// [`MOST_WAITERS`](crate::MOST_WAITERS) requests wait already.
+    /// [`MOST_WAITERS`](crate::protocol::MOST_WAITERS) requests wait already.
     QueueFull,
     /// The last holder's session was marked dead, and it had asked for a delay. The request is in the queue if it asked
     /// to wait. A caller that has measured `delay` on a monotonic clock, from the receipt of its *first* such answer
@@ -110,8 +110,8 @@ pub enum Acquired {
         /// How long to wait.
         delay: Duration,
     },
-    /// Another program may hold the key by a grant that the database has lost; see [`Quarantine`](crate::Quarantine).
-    /// The request is in the queue if it asked to wait.
+    /// Another program may hold the key by a grant that the database has lost; see
+    /// [`Quarantine`](crate::protocol::Quarantine). The request is in the queue if it asked to wait.
     Quarantine,
     /// Nothing was changed.
     Refused(Refusal),

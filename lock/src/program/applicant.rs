@@ -6,7 +6,10 @@ use crate::program::guard::Guard;
 use crate::program::held_term::{HeldTerm, SharedTerms};
 use crate::program::unfinished::Unfinished;
 use crate::session::process::Process;
-use crate::{AcquireRequest, ClientConfig, EraId, Holder, Key, Token};
+use crate::{
+    ClientConfig, Holder, Key, Token,
+    protocol::{AcquireRequest, EraId},
+};
 
 /// Asks for keys on behalf of one holder. Clones are the same holder.
 #[derive(Clone)]

@@ -135,12 +135,6 @@ impl Client {
         Ok(done)
     }
 
-    /// Changes the ttl, as [`crate::Client::set_ttl`].
-    pub fn set_ttl(&self, ttl: Duration) -> Result<(), LockError> {
-        let client = self.client.clone();
-        self.background.wait(async move { client.set_ttl(ttl).await })
-    }
-
     /// Who holds a key, as [`Store::leader`].
     pub fn leader(&self, key: &Key) -> Result<Option<Leader>, LockError> {
         let (store, key) = (self.client.store().clone(), key.clone());

@@ -17,7 +17,10 @@ use crate::program::wait::Waiter;
 use crate::session::heartbeat::Heartbeat;
 use crate::session::listen::listen;
 use crate::session::process::{Process, reconcile};
-use crate::{ClientConfig, ClientError, Guard, Holder, Key, LockError, Reason, SessionConfig, Store, Wait};
+use crate::{
+    ClientConfig, ClientError, Guard, Holder, Key, LockError, Reason, Store, protocol::Wait,
+    session::settings::SessionConfig,
+};
 
 /// A program that holds locks. Cheap to clone; a clone is the same holder. Tasks that share a client, or have clones of
 /// it, exclude each other, unless it is [reentrant](ClientConfig::reentrant). Dropping the last one ends the background
@@ -94,26 +97,6 @@ impl Client {
     #[must_use]
     pub fn another_holder(&self, name: &str) -> Self {
         Self { applicant: self.applicant.another(name), background: Arc::clone(&self.background) }
-    }
-
-    /// Changes the ttl of the session, and so of all its keys; a program that needs two ttls at a time needs two
-    /// clients. The ttl must be at least three times the `retry_interval`, which does not change.
-    ///
-    /// A shorter ttl applies to the guards before the database is asked, a longer one after it has answered. After an
-    /// error, the shorter of the two applies to the guards, and the heartbeats repeat the change until it is done.
-    ///
-    /// ```no_run
-    /// # async fn example(client: leadergroup_lock::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// # use std::time::Duration;
-    /// // Before slow work that may delay the heartbeats of this process.
-    /// client.set_ttl(Duration::from_secs(60)).await?;
-    /// // After it, so that others take over sooner again if this process fails.
-    /// client.set_ttl(Duration::from_secs(5)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn set_ttl(&self, ttl: Duration) -> Result<(), LockError> {
-        self.applicant.process.set_ttl(ttl).await
     }
 
     /// Acquires the key if it has no holder and no waiters; `None` otherwise, also if another task of this client has

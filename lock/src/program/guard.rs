@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::program::held_term::{HeldTerm, RELEASED, Released};
 use crate::program::trace::{Traced, within};
-use crate::{ClientError, Key, LockError, Refusal, Successor, Token, Transfer};
+use crate::{ClientError, Key, LockError, Refusal, Successor, Token, protocol::Transfer};
 
 const TRANSFERRED: &str = "transferred by its holder";
 
@@ -39,8 +39,8 @@ pub enum Transferred {
     NotWaiting(Guard),
     /// The holder has other guards for the key.
     StillHeld(Guard),
-    /// Fenced transactions of this term are still under way, or the era is in [quarantine](crate::Quarantine) after a
-    /// failover: try again later.
+    /// Fenced transactions of this term are still under way, or the era is in [quarantine](crate::protocol::Quarantine)
+    /// after a failover: try again later.
     Busy(Guard),
     /// It was lost before: others may have held it since.
     WasLost,

@@ -6,8 +6,8 @@ use crate::db::statement::{Bind, Row, Statement, get};
 use crate::program::acquire::{Acquiring, Releasing, alone, next};
 use crate::types::check_text;
 use crate::{
-    AcquireRequest, Acquired, Attempt, Changed, GrantId, Key, LockError, Refusal, SessionId, Store,
-    Successor, Token, Transfer, Wait,
+    Changed, GrantId, Key, LockError, Refusal, SessionId, Store, Successor, Token,
+    protocol::{AcquireRequest, Acquired, Attempt, Transfer, Wait},
 };
 
 const END_HOLD: Statement = Statement {
@@ -24,7 +24,8 @@ impl Store {
     /// That request may be the first try of this one, whose answer was lost: repeat it until there is another answer,
     /// or [give it up](Self::give_up). Waits only for fenced transactions of the last holder, as the
     /// [`FencePolicy`](crate::FencePolicy) says.
-    pub async fn acquire(
+    #[cfg_attr(feature = "controller", visibility::make(pub))]
+    pub(crate) async fn acquire(
         &self,
         own: SessionId,
         request: &AcquireRequest,
@@ -60,10 +61,11 @@ impl Store {
     }
 
     /// Releases the key. The first living waiter becomes the holder at once, and is woken (after a failover only once
-    /// the [quarantine](crate::Quarantine) is over; while a fenced transaction of this term is under way, once that has
-    /// ended). Applies only to the term with this token: after the key went to another holder, the answer is
-    /// [`Refusal::TokenChanged`]. May be repeated with the same reason.
-    pub async fn release(
+    /// the [quarantine](crate::protocol::Quarantine) is over; while a fenced transaction of this term is under way,
+    /// once that has ended). Applies only to the term with this token: after the key went to another holder, the answer
+    /// is [`Refusal::TokenChanged`]. May be repeated with the same reason.
+    #[cfg_attr(feature = "controller", visibility::make(pub))]
+    pub(crate) async fn release(
         &self,
         own: SessionId,
         key: &Key,
@@ -85,7 +87,8 @@ impl Store {
     /// Gives the key to a waiter, ahead of the queue; the others keep their places. Otherwise like
     /// [`release`](Self::release), except that nothing is changed unless the answer is [`Transfer::Done`]. While a
     /// fenced transaction of the present term is under way, or in quarantine, the answer is [`Refusal::Busy`].
-    pub async fn transfer(
+    #[cfg_attr(feature = "controller", visibility::make(pub))]
+    pub(crate) async fn transfer(
         &self,
         own: SessionId,
         key: &Key,
@@ -139,7 +142,8 @@ impl Store {
     }
 
     /// Gives the request up: leaves the queue, and releases the key if it has been granted meanwhile.
-    pub async fn give_up(&self, own: SessionId, key: &Key, grant: GrantId) -> Result<(), LockError> {
+    #[cfg_attr(feature = "controller", visibility::make(pub))]
+    pub(crate) async fn give_up(&self, own: SessionId, key: &Key, grant: GrantId) -> Result<(), LockError> {
         let bind = Bind::new().with(own.as_uuid())?.with(key.as_str())?.with(grant.as_uuid())?;
         if let Some((session, grant)) = next(&self.database.row(GIVE_UP, bind).await?)? {
             self.database.wake(session, grant).await;

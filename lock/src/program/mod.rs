@@ -12,7 +12,6 @@ pub(crate) mod held_term;
 pub(crate) mod holding;
 pub(crate) mod publish;
 pub(crate) mod reason;
-pub(crate) mod set_ttl;
 pub(crate) mod trace;
 pub(crate) mod unfinished;
 pub(crate) mod wait;

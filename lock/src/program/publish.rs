@@ -16,7 +16,8 @@ const MOST_BYTES: usize = 4_096;
 impl Store {
     /// Publishes data of a holder, as [`Guard::publish`], in place of those with a smaller `change` in the same term.
     /// Returns whether the session holds the key under this token; if not, nothing was changed.
-    pub async fn publish(
+    #[cfg_attr(feature = "controller", visibility::make(pub))]
+    pub(crate) async fn publish(
         &self,
         own: SessionId,
         key: &Key,

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::{Acquired, Attempt, LockError, MOST_WAITERS, Refusal, Token};
+use crate::{
+    LockError, Refusal, Token,
+    protocol::{Acquired, Attempt, MOST_WAITERS},
+};
 
 /// Why a program did not get a key: when it tried, or when its time to wait was over. Each text says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +38,7 @@ pub enum Reason {
         left: Duration,
     },
     /// The database may have lost its last commits, so keys get no new holder for a while; see
-    /// [`Quarantine`](crate::Quarantine).
+    /// [`Quarantine`](crate::protocol::Quarantine).
     #[error(
         "the database failed over or was restored, so keys get no new holder until the longest ttl of all programs is \
          over; try again after that"

@@ -13,7 +13,8 @@ use crate::program::unfinished::Unfinished;
 use crate::session::process::Process;
 use crate::session::turns::Turn;
 use crate::{
-    AcquireRequest, Acquired, Attempt, ClientError, Key, LockError, Reason, Refusal, SessionId, Wait,
+    ClientError, Key, LockError, Reason, Refusal, SessionId,
+    protocol::{AcquireRequest, Acquired, Attempt, Wait},
 };
 
 /// After a failure, a waiter asks again after a tenth of its interval, then after twice as long each time, up to this

@@ -9,7 +9,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::{Beat, EraId, SessionId};
+use crate::{
+    SessionId,
+    protocol::{Beat, EraId},
+};
 
 /// Watches the heartbeat counters of other sessions.
 #[derive(Debug, Clone)]
@@ -50,7 +53,7 @@ impl FailureDetector {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use leadergroup_lock::{Beat, EraId, FailureDetector, SessionId, SessionSeen};
+    /// # use leadergroup_lock::{SessionId, protocol::{Beat, EraId, FailureDetector, SessionSeen}};
     /// let (own, other, era) = (SessionId::new(), SessionId::new(), EraId::new());
     /// let beat = |count| Beat {
     ///     alive: true,
@@ -123,7 +126,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::SessionSeen;
+    use crate::protocol::SessionSeen;
     use crate::session::lease::Lease;
 
     const R: u64 = 1_000;

@@ -11,7 +11,11 @@ use tokio::time::sleep;
 use crate::session::lease::Lease;
 use crate::session::process::{Process, register};
 use crate::session::reconcile::Terms;
-use crate::{Beat, EraId, FailureDetector, LockError, Quarantine, SessionConfig, SessionId, Store};
+use crate::{
+    LockError, SessionId, Store,
+    protocol::{Beat, EraId, FailureDetector, Quarantine},
+    session::settings::SessionConfig,
+};
 
 /// Events that may wait to be received.
 const EVENTS: usize = 64;
@@ -193,8 +197,6 @@ impl Heartbeat {
             return;
         }
         let era_changed = self.reconcile(beat.era).await;
-        // Others judge this session by the ttl in its row.
-        self.process.believe_at_most(beat.ttl);
         self.process.lease.send_if_modified(|lease| {
             // In another era, heartbeats may be missing.
             lease.beat = if era_changed { beat.count } else { lease.beat.max(beat.count) };
@@ -248,11 +250,8 @@ impl Heartbeat {
     /// Starts what a heartbeat found to do, unless the work of an earlier one is still under way.
     fn start_chores(&mut self, beat: &Beat, expired: Vec<(SessionId, u64)>, quarantine_is_over: bool) {
         while self.chores.try_join_next().is_some() {}
-        let ttl_differs = beat.ttl != self.process.wanted_ttl();
         let overdue = self.process.terms.to_be_freed();
-        if self.chores.is_empty()
-            && (!expired.is_empty() || quarantine_is_over || ttl_differs || !overdue.is_empty())
-        {
+        if self.chores.is_empty() && (!expired.is_empty() || quarantine_is_over || !overdue.is_empty()) {
             let (process, store, events) =
                 (Arc::clone(&self.process), self.store.clone(), self.events.clone());
             let era = beat.era;
@@ -260,9 +259,6 @@ impl Heartbeat {
                 see_to(&process, &store, events, &expired, era, quarantine_is_over).await;
                 for term in overdue {
                     Terms::free(&store, &*term).await;
-                }
-                if ttl_differs {
-                    process.repair_ttl(&store).await;
                 }
             });
         }
@@ -340,9 +336,7 @@ impl Heartbeat {
     /// Registers a session in place of one that is dead.
     async fn begin_again(&self, session: SessionId) {
         self.tell(SessionEvent::Lost).await;
-        let _one_at_a_time = self.process.changing_ttl.lock().await;
-        let ttl = self.process.wanted_ttl();
-        match register(&self.store, &self.process.config, ttl).await {
+        match register(&self.store, &self.process.config).await {
             Ok(lease) => {
                 tracing::warn!(%session, "the session was lost, and all its keys with it; a new one begins");
                 self.process.lease.send_if_modified(|now| {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{EraId, SessionId};
+use crate::{SessionId, protocol::EraId};
 
 /// The session's lease, as its own process counts it.
 ///
@@ -37,14 +37,6 @@ impl Lease {
         let lasts = ttl.saturating_sub(margin(ttl));
         let until = Some(sent + lasts);
         Self { session, beat: 1, era, reconciled: true, quarantine: None, closed: false, lasts, until }
-    }
-
-    /// Changes the ttl from the next renewal on. A shorter ttl shortens the lease at once.
-    pub(crate) fn set_ttl(&mut self, ttl: Duration) {
-        let lasts = ttl.saturating_sub(margin(ttl));
-        let less = self.lasts.saturating_sub(lasts);
-        self.until = self.until.map(|until| until.saturating_sub(less));
-        self.lasts = lasts;
     }
 
     /// A heartbeat that was *started* at `attempt` was answered in this era. Returns whether it renews the lease. It
@@ -131,19 +123,6 @@ mod tests {
         assert!(!renew(lease, lease.session, EraId::new(), 12));
         assert!(!renew(lease, SessionId::new(), lease.era, 12));
         assert!(!renew(Lease { reconciled: false, ..lease }, lease.session, lease.era, 12));
-    }
-
-    #[test]
-    fn a_shorter_ttl_counts_at_once_and_a_longer_one_from_the_next_renewal() {
-        let mut lease = lease(10, 100);
-        lease.set_ttl(SECOND(5));
-        assert_eq!(lease.until(), Some(SECOND(104)));
-        lease.set_ttl(SECOND(20));
-        assert_eq!(lease.until(), Some(SECOND(104)));
-        lease.renewed(101);
-        assert_eq!(lease.until(), Some(SECOND(117)));
-        lease.set_ttl(SECOND(0));
-        assert!(!lease.covers(lease.session, SECOND(101)));
     }
 
     #[test]

@@ -49,7 +49,7 @@ const LINGER: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hint {
     /// A session ended, or a key was released by force: something may be free. While no request waits in a queue, the
-    /// end of a session [without peers](crate::SessionConfig::peers) is not reported.
+    /// end of a session [without peers](crate::controller::SessionConfig::peers) is not reported.
     Freed,
     /// A session that lives gave up its claim to this key.
     Yielded(Key),
@@ -114,13 +114,15 @@ impl Store {
     /// An endless stream of hints that something changed. After a failure, the connection is made again, with growing
     /// pauses of up to half a minute. Uses one connection while it is polled. Begins with [`Hint::Missed`] once it
     /// listens.
-    pub fn listen(&self) -> impl Stream<Item = Hint> + Send + 'static {
+    #[cfg_attr(feature = "controller", visibility::make(pub))]
+    pub(crate) fn listen(&self) -> impl Stream<Item = Hint> + Send + 'static {
         self.listen_on(vec![CHANNEL.to_owned()]).map(|heard| hint(heard.as_ref()))
     }
 
     #[cfg(feature = "controller")]
     /// Like [`listen`](Self::listen), and what the sessions with these peers tell each other as well.
-    pub fn listen_among(&self, peers: &str) -> impl Stream<Item = Hint> + Send + 'static {
+    #[cfg_attr(feature = "controller", visibility::make(pub))]
+    pub(crate) fn listen_among(&self, peers: &str) -> impl Stream<Item = Hint> + Send + 'static {
         let peers = peers.to_owned();
         self.listen_on(vec![CHANNEL.to_owned(), PEERS.to_owned()]).filter_map(move |heard| {
             let hint = match heard {
@@ -138,7 +140,8 @@ impl Store {
     /// Sends messages to all sessions with these peers that [listen](Self::listen_among) at this moment, the sender
     /// included, in one statement. A message has at most [`LONGEST_MESSAGE`] bytes. It may be lost, and behind a pooler
     /// it is: nothing but speed, or a choice between two safe ways, may depend on it.
-    pub async fn tell(&self, peers: &str, messages: &[String]) -> Result<(), LockError> {
+    #[cfg_attr(feature = "controller", visibility::make(pub))]
+    pub(crate) async fn tell(&self, peers: &str, messages: &[String]) -> Result<(), LockError> {
         check_text("session's peers", peers)?;
         if messages.iter().any(|message| message.len() > LONGEST_MESSAGE) {
             let problem = format!("is longer than {LONGEST_MESSAGE} bytes");

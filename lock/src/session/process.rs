@@ -15,7 +15,7 @@ use crate::session::outlook::Lookout;
 use crate::session::reconcile::Terms;
 use crate::session::settings::check;
 use crate::session::turns::{Delays, Turns};
-use crate::{LockError, SessionConfig, SessionId, Store};
+use crate::{LockError, SessionId, Store, session::settings::SessionConfig};
 
 /// The longest time between two comparisons.
 const SLOW_LOOK: Duration = Duration::from_mins(2);
@@ -27,10 +27,6 @@ pub(crate) struct Process {
     pub(crate) store: Store,
     pub(crate) config: SessionConfig,
     pub(crate) lease: watch::Sender<Lease>,
-    /// The ttl that the process asks for; `config` has the initial one.
-    pub(crate) ttl: Mutex<Duration>,
-    /// Held while the row's ttl is changed, or a session with it is registered.
-    pub(crate) changing_ttl: tokio::sync::Mutex<()>,
     pub(crate) terms: Terms,
     pub(crate) lookout: Lookout,
     pub(crate) turns: Turns,
@@ -44,11 +40,9 @@ impl Process {
     /// Registers a session.
     pub(crate) async fn register(store: Store, config: SessionConfig) -> Result<Self, LockError> {
         check(config.ttl, config.retry_interval)?;
-        let lease = register(&store, &config, config.ttl).await?;
+        let lease = register(&store, &config).await?;
         Ok(Self {
             store,
-            ttl: Mutex::new(config.ttl),
-            changing_ttl: tokio::sync::Mutex::default(),
             config,
             lease: watch::Sender::new(lease),
             terms: Terms::default(),
@@ -133,14 +127,10 @@ pub(crate) async fn reconcile(process: Arc<Process>) {
 }
 
 /// Registers a new session and returns its lease.
-pub(crate) async fn register(
-    store: &Store,
-    config: &SessionConfig,
-    ttl: Duration,
-) -> Result<Lease, LockError> {
+pub(crate) async fn register(store: &Store, config: &SessionConfig) -> Result<Lease, LockError> {
     let (peers, place) = (config.peers.as_deref(), config.place.as_deref());
-    let (session, era, sent) = store.register_at(&config.name, ttl, peers, place).await?;
-    Ok(Lease::begin(session, era, ttl, sent))
+    let (session, era, sent) = store.register_at(&config.name, config.ttl, peers, place).await?;
+    Ok(Lease::begin(session, era, config.ttl, sent))
 }
 
 /// Sessions to watch besides neighbours and peers: the holders of keys that this process waits for.

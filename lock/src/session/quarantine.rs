@@ -9,8 +9,8 @@
 
 use std::time::Duration;
 
+use crate::protocol::{Beat, EraId};
 use crate::session::failure_detector::longest_gap;
-use crate::{Beat, EraId};
 
 /// Measures how long an era has been in quarantine. A [`Client`](crate::Client) does this by itself.
 #[derive(Debug, Clone)]
@@ -28,9 +28,9 @@ impl Quarantine {
         Self { interval, last_receipt: None, seen: None }
     }
 
-    /// Processes one answer; `sent_at` and `now` are as for a [`FailureDetector`](crate::FailureDetector). Returns true
-    /// once the quarantine has lasted for the longest ttl of all living sessions: [end](crate::Store::end_quarantine)
-    /// it then. Remains true until that is done.
+    /// Processes one answer; `sent_at` and `now` are as for a [`FailureDetector`](crate::protocol::FailureDetector).
+    /// Returns true once the quarantine has lasted for the longest ttl of all living sessions:
+    /// [end](crate::Store::end_quarantine) it then. Remains true until that is done.
     pub fn observe(&mut self, now: Duration, sent_at: Duration, beat: &Beat) -> bool {
         let gap = self.last_receipt.is_none_or(|last| now.saturating_sub(last) > longest_gap(self.interval));
         self.last_receipt = Some(now);

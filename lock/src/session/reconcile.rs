@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::db::database::CHUNK;
 use crate::db::statement::{Bind, Statement, get};
 use crate::session::row::era_of;
-use crate::{EraId, GrantId, Key, LockError, SessionId, Store, Token};
+use crate::{GrantId, Key, LockError, SessionId, Store, Token, protocol::EraId};
 
 const HELD: Statement = Statement { name: "what is held", sql: include_str!("../sql/held.sql") };
 

@@ -1,6 +1,5 @@
 //! Sessions in the database: registering, the heartbeat, the death mark, the end.
 
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use crate::db::database::Ending;
@@ -8,7 +7,11 @@ use crate::db::pool::Lane;
 use crate::db::statement::{Bind, Row, Statement, get, unexpected};
 use crate::db::stats::Timer;
 use crate::types::check_text;
-use crate::{Beat, EraId, LockError, SessionId, SessionSeen, Store, db::schema};
+use crate::{
+    LockError, SessionId, Store,
+    db::schema,
+    protocol::{Beat, EraId, SessionSeen},
+};
 
 /// Whether a session has peers.
 macro_rules! peers {
@@ -24,8 +27,6 @@ macro_rules! peers {
 const REGISTER: Statement =
     Statement { name: "register", sql: "select era_id from leadergroup.register($1, $2, $3, $4, $5)" };
 const BEAT: Statement = Statement { name: "heartbeat", sql: "select * from leadergroup.beat($1, $2)" };
-const SET_TTL: Statement =
-    Statement { name: "change of ttl", sql: "select beat, era_id from leadergroup.set_ttl($1, $2, $3)" };
 const END_QUARANTINE: Statement =
     Statement { name: "end of quarantine", sql: "select leadergroup.end_quarantine($1) as ended" };
 const MARK_DEAD: Statement = Statement {
@@ -38,14 +39,12 @@ const CLOSE: Statement =
 const BEGIN_ERA: Statement =
     Statement { name: "end of an era", sql: "select leadergroup.commits_were_lost($1) as begun" };
 
-/// The number of this process's next change of a ttl. A session belongs to one process.
-static TTL_CHANGES: AtomicI64 = AtomicI64::new(1);
-
 impl Store {
     /// Registers a new session. Others may mark it dead when its heartbeat has not moved for `ttl`. The name is for
     /// people. Sessions with the same `peers` watch each other, and see each other's `place`. This is the first
     /// operation that needs the schema, so it reports a schema that is too old or too new.
-    pub async fn register(
+    #[cfg_attr(feature = "controller", visibility::make(pub))]
+    pub(crate) async fn register(
         &self,
         name: &str,
         ttl: Duration,
@@ -86,7 +85,8 @@ impl Store {
     /// peers.
     ///
     /// The cost does not grow with the number of keys or sessions, apart from those watched.
-    pub async fn beat(&self, own: SessionId, watch: &[SessionId]) -> Result<Beat, LockError> {
+    #[cfg_attr(feature = "controller", visibility::make(pub))]
+    pub(crate) async fn beat(&self, own: SessionId, watch: &[SessionId]) -> Result<Beat, LockError> {
         let watch: Vec<_> = watch.iter().map(|session| session.as_uuid()).collect();
         let bind = Bind::new().with(own.as_uuid())?.with(watch)?;
         let sent = self.clock().now();
@@ -113,32 +113,10 @@ impl Store {
         })
     }
 
-    /// Changes a session's ttl. Counts as a heartbeat, so that others start to watch it again, by the new ttl. `None`
-    /// if the session is dead or unknown. A program that shortens its ttl must stop relying on the longer one *before*
-    /// it calls this, whatever the outcome. A program that lengthens it may rely on the longer one only *after* the
-    /// answer. A change that takes effect late does not undo a later one by the same process.
-    ///
-    /// Commits as durably as a grant, unlike a heartbeat: a failover must not lose a longer ttl while it keeps the
-    /// grants.
-    pub async fn set_ttl(&self, own: SessionId, ttl: Duration) -> Result<Option<EraId>, LockError> {
-        Ok(self.change_ttl(own, ttl).await?.map(|(_, era)| era))
-    }
-
-    /// Like [`set_ttl`](Self::set_ttl), and also returns the number of the session's heartbeats so far.
-    pub(crate) async fn change_ttl(
-        &self,
-        own: SessionId,
-        ttl: Duration,
-    ) -> Result<Option<(u64, EraId)>, LockError> {
-        let change = TTL_CHANGES.fetch_add(1, Ordering::Relaxed);
-        let bind = Bind::new().with(own.as_uuid())?.with(ttl_ms(ttl)?)?.with(change)?;
-        let counted = |row| Ok((get::<i64>(row, "beat")?.unsigned_abs(), era_of(row)?));
-        self.database.rows(SET_TTL, bind).await?.first().map(counted).transpose()
-    }
-
     /// Ends the quarantine of this era, if it is still the present one: keys that programs hold go to new holders
-    /// again. Call it when a [`Quarantine`](crate::Quarantine) says so; it may be repeated.
-    pub async fn end_quarantine(&self, era: EraId) -> Result<(), LockError> {
+    /// again. Call it when a [`Quarantine`](crate::protocol::Quarantine) says so; it may be repeated.
+    #[cfg_attr(feature = "controller", visibility::make(pub))]
+    pub(crate) async fn end_quarantine(&self, era: EraId) -> Result<(), LockError> {
         let row = self.database.row(END_QUARANTINE, Bind::new().with(era.as_uuid())?).await?;
         if get(&row, "ended")? {
             self.database.wake_waiters().await;
@@ -163,7 +141,8 @@ impl Store {
     /// only if no heartbeat was sent.
     ///
     /// A session in the middle of another change is skipped: call this again with the next heartbeat.
-    pub async fn mark_dead(
+    #[cfg_attr(feature = "controller", visibility::make(pub))]
+    pub(crate) async fn mark_dead(
         &self,
         observed: &[(SessionId, u64)],
         era: Option<EraId>,
@@ -188,9 +167,10 @@ impl Store {
     }
 
     /// Ends the session in order: everything that it held or claimed is free at once, and those are notified that may
-    /// [wait](crate::Hint::Freed) for it. A closed
+    /// [wait](crate::controller::Hint::Freed) for it. A closed
     /// session never lives again; closing it twice is harmless.
-    pub async fn close(&self, own: SessionId) -> Result<(), LockError> {
+    #[cfg_attr(feature = "controller", visibility::make(pub))]
+    pub(crate) async fn close(&self, own: SessionId) -> Result<(), LockError> {
         self.end(own, true, true).await
     }
 

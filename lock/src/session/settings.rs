@@ -10,7 +10,7 @@ pub struct SessionConfig {
     /// The name of the process in tables and in the history.
     pub name: String,
     /// Sessions with the same value watch each other, besides a few neighbours. Their ends are always
-    /// [reported](crate::Hint::Freed), because they may have claimed keys that others want.
+    /// [reported](crate::controller::Hint::Freed), because they may have claimed keys that others want.
     pub peers: Option<String>,
     /// Where the process runs, such as the name of its node. Only peers see it; the lock does not use it.
     pub place: Option<String>,
@@ -73,8 +73,8 @@ pub struct ClientConfig {
     /// Whether a try, and a wait whose time is over, may take longer if something has to be observed before anyone can
     /// get the key. If the holder has been silent for twice its ttl, this takes its ttl: the client watches the holder,
     /// marks it dead, and tries once more. If the last holder had asked for a [`lock_delay`](Self::lock_delay), it
-    /// takes what is left of the delay. In the [quarantine](crate::Quarantine) after a failover, it takes the longest
-    /// ttl. Without this, programs that only try once, and end, never get such a key.
+    /// takes what is left of the delay. In the [quarantine](crate::protocol::Quarantine) after a failover, it takes the
+    /// longest ttl. Without this, programs that only try once, and end, never get such a key.
     pub confirm_death: bool,
 }
 

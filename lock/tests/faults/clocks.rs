@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use leadergroup_lock::{Client, ClientConfig, FailureDetector, SessionId, Store, Token, monotonic};
+use leadergroup_lock::{Client, ClientConfig, SessionId, Store, Token, monotonic, protocol::FailureDetector};
 use leadergroup_lock_conformance::clock::Clock;
 
 use crate::cast::key;

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Changed, Client, ClientConfig, ClientError, DatabaseConfig, Granted, LockError,
-    Released, Store, Token, Wait,
+    Changed, Client, ClientConfig, ClientError, DatabaseConfig, LockError, Released, Store, Token,
+    controller::Granted,
+    protocol::{AcquireRequest, Acquired, Wait},
 };
 
 use crate::cast::{Gate, grant, key, row, session, take};
@@ -214,20 +215,6 @@ async fn a_wait_that_was_broken_off_and_goes_on_keeps_what_it_gets() {
     let answer = direct.acquire(seen.session.unwrap(), &copy, Wait::No).await.unwrap();
     assert_eq!(answer.outcome, Acquired::Granted { token: Token::new(3) });
     eventually("it is given up", async || row(&direct, &key("a")).await.holder.is_none()).await;
-}
-
-/// Each change of the ttl counts as a heartbeat, and heartbeats make a request void.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_question_is_not_void_because_the_ttl_was_changed_often() {
-    let (database, _direct) = migrated().await;
-    let ttl = Duration::from_hours(1);
-    let config = ClientConfig { ttl, retry_interval: ttl / 4, ..ClientConfig::default() };
-    let client = Client::connect(database.store(), config).await.unwrap();
-    for _ in 0..10 {
-        client.set_ttl(ttl * 2).await.unwrap();
-        client.set_ttl(ttl).await.unwrap();
-    }
-    assert!(client.try_lock(&key("a")).await.unwrap().is_some());
 }
 
 /// A statement that broke together with a connection that had been idle is repeated once. If that fails, it is unknown

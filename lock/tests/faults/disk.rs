@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use leadergroup_lock::{Client, ClientConfig, Granted, LockError, Token};
+use leadergroup_lock::{Client, ClientConfig, LockError, Token, controller::Granted};
 use sqlx::error::DatabaseError;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Executor};

@@ -6,8 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Changed, Client, ClientConfig, DatabaseConfig, Grant, Granted, LockError,
-    Released, SessionId, Store, Token, Wait,
+    Changed, Client, ClientConfig, DatabaseConfig, LockError, Released, SessionId, Store, Token,
+    controller::{Grant, Granted},
+    protocol::{AcquireRequest, Acquired, Wait},
 };
 use tokio::time::timeout;
 

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use leadergroup_lock::{
-    Claimed, Client, ClientConfig, DatabaseConfig, Granted, Guard, Released, Store, Token,
+    Client, ClientConfig, DatabaseConfig, Guard, Released, Store, Token,
+    controller::{Claimed, Granted},
 };
 use sqlx::{AssertSqlSafe, Executor};
 use tokio::time::timeout;

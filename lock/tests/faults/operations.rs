@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use futures::future::join_all;
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Changed, Claimed, EraId, Granted, Key, LockError, Refusal, SessionId, Store,
-    Successor, Token, Transfer, Wait,
+    Changed, Key, LockError, Refusal, SessionId, Store, Successor, Token,
+    controller::{Claimed, Granted},
+    protocol::{AcquireRequest, Acquired, EraId, Transfer, Wait},
 };
 use sqlx::postgres::PgConnection;
 
@@ -48,7 +49,6 @@ operations![
     GiveUpWhatWasGranted,
     ForceRelease,
     ForceReleaseHeld,
-    SetTtl,
 ];
 
 #[allow(clippy::enum_glob_use, reason = "all of them, without a second list")]
@@ -69,8 +69,8 @@ pub struct Scene {
     others: AcquireRequest,
     /// The requests that are made at the same time.
     requests: Vec<AcquireRequest>,
-    grant: leadergroup_lock::Grant,
-    vacate: leadergroup_lock::Vacate,
+    grant: leadergroup_lock::controller::Grant,
+    vacate: leadergroup_lock::controller::Vacate,
 }
 
 fn request(key: &Key, name: &str) -> AcquireRequest {
@@ -91,7 +91,7 @@ impl Operation {
             .map(|number| request(&Key::new(format!("{name}-{number}")).unwrap(), "mine"))
             .collect();
         match self {
-            Register | Beat | MarkDead | ClaimNew | Acquire | SetTtl => {}
+            Register | Beat | MarkDead | ClaimNew | Acquire => {}
             BeatInANewEra => database.sql("update leadergroup.meta set history = 'another one'").await,
             ClaimFreed => {
                 let before = dead_session(store).await;
@@ -206,7 +206,6 @@ impl Operation {
                     other => panic!("{other:?}"),
                 }
             }
-            SetTtl => format!("alive {}", store.set_ttl(*own, 2 * TTL).await?.is_some()),
             GiveUp | GiveUpWhatWasGranted => {
                 store.give_up(*own, key, request.grant).await?;
                 "gave up".to_owned()
@@ -219,7 +218,7 @@ impl Operation {
     pub fn answer(self) -> &'static str {
         match self {
             Register => "registered",
-            Beat | SetTtl => "alive true",
+            Beat => "alive true",
             BeatInANewEra => "alive true, another era true, quarantine true",
             MarkDead => "dead true",
             Close => "closed",
@@ -236,9 +235,7 @@ impl Operation {
     /// The state that has to be there afterwards.
     pub fn outcome(self) -> Outcome {
         match self {
-            Register | Beat | BeatInANewEra | MarkDead | Close | Unclaim | LeaveTombstone | SetTtl => {
-                (0, 0, 0, 0, 0)
-            }
+            Register | Beat | BeatInANewEra | MarkDead | Close | Unclaim | LeaveTombstone => (0, 0, 0, 0, 0),
             ClaimNew | ClaimFreed => (0, 0, 0, 0, 1),
             Grant | Confirm | Acquire | GiveUp => (1, 0, 0, 1, 1),
             AcquireTogether => (2 * TOGETHER, TOGETHER, 0, TOGETHER, TOGETHER),

@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    AcquireRequest, Client, ClientConfig, ClientError, DatabaseConfig, LockError, Retention, Store, Token,
-    Wait,
+    Client, ClientConfig, ClientError, DatabaseConfig, LockError, Store, Token,
+    admin::Retention,
+    protocol::{AcquireRequest, Wait},
 };
 use tokio::time::timeout;
 

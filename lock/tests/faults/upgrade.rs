@@ -1,6 +1,6 @@
 //! Two versions of the program at once: one that was running before the schema was changed continues.
 
-use leadergroup_lock::{EraId, LockError, SessionId};
+use leadergroup_lock::{LockError, SessionId, protocol::EraId};
 use sqlx::postgres::PgConnection;
 use sqlx::{Connection, Executor, Row};
 use tokio::time::timeout;

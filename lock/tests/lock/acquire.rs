@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Changed, Claimed, FencePolicy, Overrun, Refusal, Retention, SessionId, Token,
-    Wait,
+    Changed, FencePolicy, Overrun, Refusal, SessionId, Token,
+    admin::Retention,
+    controller::Claimed,
+    protocol::{AcquireRequest, Acquired, Wait},
 };
 use sqlx::Connection;
 use sqlx::postgres::PgListener;

@@ -1,6 +1,6 @@
 //! What the role of an application can do, which may only connect and use the schema, for `leadergroup.fence`.
 
-use leadergroup_lock::{AcquireRequest, SessionId, Token};
+use leadergroup_lock::{SessionId, Token, protocol::AcquireRequest};
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Executor, Row};
 

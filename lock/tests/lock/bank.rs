@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use leadergroup_lock::{FENCE_SEEN_SQL, FencePolicy, Overrun};
+use leadergroup_lock::{FencePolicy, Overrun, admin::FENCE_SEEN_SQL};
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Executor};
 use tokio::sync::watch;

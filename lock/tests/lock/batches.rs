@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Changed, GrantId, Key, LockError, SessionId, Store, Token, Wait,
+    Changed, GrantId, Key, LockError, SessionId, Store, Token,
+    protocol::{AcquireRequest, Acquired, Wait},
 };
 
 use tokio::sync::Notify;

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    Claim, Claimed, Grant, GrantId, Granted, Holder, Key, LockRow, SessionId, Store, Token, Tombstone, Vacate,
+    GrantId, Holder, Key, SessionId, Store, Token,
+    controller::{Claim, Claimed, Grant, Granted, Tombstone, Vacate},
+    protocol::LockRow,
 };
 use sqlx::Executor;
 

@@ -3,7 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use leadergroup_lock::{Changed, Claim, Claimed, ClaimedRow, Key, Refusal, Token};
+use leadergroup_lock::{
+    Changed, Key, Refusal, Token,
+    controller::{Claim, Claimed, ClaimedRow},
+};
 use sqlx::{Connection, Executor};
 
 use crate::cast::{

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Client, ClientConfig, ClientError, Guard, LockError, Released, Store, Token,
-    Wait, monotonic,
+    Client, ClientConfig, ClientError, Guard, LockError, Released, Store, Token, monotonic,
+    protocol::{AcquireRequest, Acquired, Wait},
 };
 use tokio::time::timeout;
 

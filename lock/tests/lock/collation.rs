@@ -2,7 +2,9 @@
 //! after an upgrade of the collation library, and a second row for a key is a second holder.
 
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Changed, FENCE_SEEN_SQL, Key, Retention, Store, Token, Wait, WaiterInfo,
+    Changed, Key, Store, Token,
+    admin::{FENCE_SEEN_SQL, Retention, WaiterInfo},
+    protocol::{AcquireRequest, Acquired, Wait},
 };
 use sqlx::Executor as _;
 

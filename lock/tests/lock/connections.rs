@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use leadergroup_lock::{DatabaseConfig, Granted, LockError, Refusal, SessionId, Store};
+use leadergroup_lock::{DatabaseConfig, LockError, Refusal, SessionId, Store, controller::Granted};
 use sqlx::{Connection, Executor};
 
 use crate::cast::{Gate, TTL, grant, grant_one, granted, key, keys, row, session, take};

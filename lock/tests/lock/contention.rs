@@ -4,7 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use leadergroup_lock::{Claimed, Granted, LockError, Refusal, SessionId, Store, Token};
+use leadergroup_lock::{
+    LockError, Refusal, SessionId, Store, Token,
+    controller::{Claimed, Granted},
+};
 use sqlx::AssertSqlSafe;
 
 use crate::cast::{claim, grant, grant_one, key, row, session, take};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leadergroup_lock::{Acquired, Changed, Token};
+use leadergroup_lock::{Changed, Token, protocol::Acquired};
 
 use crate::cast::{claim, grant, granted, keys, session};
 use crate::holders::{self, acquire, release, wish};

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Changed, Claimed, Granted, Key, LockError, Refusal, SessionId, Store,
-    Successor, Token, Transfer,
+    Changed, Key, LockError, Refusal, SessionId, Store, Successor, Token,
+    controller::{Claimed, Granted},
+    protocol::{AcquireRequest, Acquired, Transfer},
 };
 use sqlx::{AssertSqlSafe, Connection, Executor};
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Client, ClientConfig, Reason, SessionId, Store, Token, monotonic,
+    Client, ClientConfig, Reason, SessionId, Store, Token, monotonic,
+    protocol::{AcquireRequest, Acquired},
 };
 use tokio::time::timeout;
 

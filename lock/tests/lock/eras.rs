@@ -4,7 +4,7 @@ use std::process::Command;
 
 use std::time::Duration;
 
-use leadergroup_lock::{Client, ClientConfig, Grant, Token};
+use leadergroup_lock::{Client, ClientConfig, Token, controller::Grant};
 use tokio::time::timeout;
 
 use crate::cast::{TTL, assert_jumped, grant, grant_one, granted, key, row, session, take, token_of};

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use leadergroup_lock::{
-    Changed, Claimed, FencePolicy, Granted, Key, Overrun, Refusal, SessionId, Store, Token, Tombstone,
+    Changed, FencePolicy, Key, Overrun, Refusal, SessionId, Store, Token,
+    controller::{Claimed, Granted, Tombstone},
 };
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor};

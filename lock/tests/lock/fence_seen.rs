@@ -3,7 +3,7 @@
 use sqlx::postgres::PgConnection;
 use sqlx::{Connection, Executor};
 
-use leadergroup_lock::FENCE_SEEN_SQL;
+use leadergroup_lock::admin::FENCE_SEEN_SQL;
 
 use crate::fence::{Application, LEVELS, STALE, application, begin, run};
 use crate::postgres::{Database, PASSWORD, ROLE, database, eventually, migrated};

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Changed, FencePolicy, Overrun, Refusal, SessionId, Token, Wait,
+    Changed, FencePolicy, Overrun, Refusal, SessionId, Token,
+    protocol::{AcquireRequest, Acquired, Wait},
 };
 use sqlx::{AssertSqlSafe, Connection as _};
 

@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Client, ClientConfig, ClientError, DatabaseConfig, Granted, Reason, Refusal,
-    Store, Token, Wait,
+    Client, ClientConfig, ClientError, DatabaseConfig, Reason, Refusal, Store, Token,
+    controller::Granted,
+    protocol::{AcquireRequest, Acquired, Wait},
 };
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Changed, DatabaseConfig, Retention, SessionId, Store, Token, Wait,
+    Changed, DatabaseConfig, SessionId, Store, Token,
+    admin::Retention,
+    protocol::{AcquireRequest, Acquired, Wait},
 };
 
 use crate::cast::{Gate, dead_session, holder, key, session};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    Changed, Claim, Claimed, FencePolicy, Grant, GrantId, Granted, Key, LockError, Overrun, Refusal, Store,
-    Token, Tombstone,
+    Changed, FencePolicy, GrantId, Key, LockError, Overrun, Refusal, Store, Token,
+    controller::{Claim, Claimed, Grant, Granted, Tombstone},
 };
 use sqlx::{Connection, Executor};
 

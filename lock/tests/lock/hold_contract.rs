@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use leadergroup_lock::{AcquireRequest, Acquired, GrantId, Holder, Refusal, SessionId, Token};
+use leadergroup_lock::{
+    GrantId, Holder, Refusal, SessionId, Token,
+    protocol::{AcquireRequest, Acquired},
+};
 
 use crate::cast::TOKEN_JUMP;
 

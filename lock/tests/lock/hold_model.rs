@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    AcquireRequest, Changed, FencePolicy, Key, Overrun, Refusal, Retention, SessionId, Store, Successor,
-    Token, Transfer,
+    Changed, FencePolicy, Key, Overrun, Refusal, SessionId, Store, Successor, Token,
+    admin::Retention,
+    protocol::{AcquireRequest, Transfer},
 };
 use proptest::prelude::*;
 use sqlx::postgres::PgConnection;

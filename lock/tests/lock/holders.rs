@@ -1,6 +1,9 @@
 //! Programs that hold the key `a` directly: their requests and the answers.
 
-use leadergroup_lock::{AcquireRequest, Acquired, Changed, SessionId, Store, Token, Wait};
+use leadergroup_lock::{
+    Changed, SessionId, Store, Token,
+    protocol::{AcquireRequest, Acquired, Wait},
+};
 
 use crate::cast::{holder, key};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
-use leadergroup_lock::{Changed, Client, ClientConfig, Guard, Hint, Token};
+use leadergroup_lock::{Changed, Client, ClientConfig, Guard, Token, controller::Hint};
 use tokio::time::timeout;
 
 use crate::cast::{key, session};

@@ -55,5 +55,4 @@ mod terms;
 mod trace;
 mod transfer;
 mod trouble;
-mod ttl;
 mod url_file;

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leadergroup_lock::{
-    Changed, Claim, Claimed, EraId, Grant, GrantId, Granted, Holder, Key, LockError, LockRow, Refusal,
-    SessionId, Store, Token, Tombstone, Vacate,
+    Changed, GrantId, Holder, Key, LockError, Refusal, SessionId, Store, Token,
+    controller::{Claim, Claimed, Grant, Granted, Tombstone, Vacate},
+    protocol::{EraId, LockRow},
 };
 use proptest::prelude::*;
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Client, ClientConfig, DatabaseConfig, GrantId, LockError, SessionId, Store,
-    Token, Wait,
+    Client, ClientConfig, DatabaseConfig, GrantId, LockError, SessionId, Store, Token,
+    protocol::{AcquireRequest, Acquired, Wait},
 };
 
 use crate::cast::{Gate, holder, key, row};

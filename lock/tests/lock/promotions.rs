@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use leadergroup_lock::{AcquireRequest, Acquired, Client, ClientConfig, DatabaseConfig, EraId, Store, Wait};
+use leadergroup_lock::{
+    Client, ClientConfig, DatabaseConfig, Store,
+    protocol::{AcquireRequest, Acquired, EraId, Wait},
+};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
@@ -73,7 +76,7 @@ async fn two_promoted_copies_begin_eras_of_their_own_with_tokens_of_their_own() 
         let (store, era) = (database.store(), era(database).await);
         let mut expected = 1;
         for number in 0..3 {
-            let leadergroup_lock::Granted::Granted { token } =
+            let leadergroup_lock::controller::Granted::Granted { token } =
                 grant_one(&store, own, grant(&key("a"), expected, &format!("p{number}"))).await
             else {
                 panic!("not granted")

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Changed, Client, ClientConfig, Refusal, Released, SessionId, Store, Successor,
-    Token, Transfer,
+    Changed, Client, ClientConfig, Refusal, Released, SessionId, Store, Successor, Token,
+    protocol::{AcquireRequest, Acquired, Transfer},
 };
 use tokio::time::timeout;
 

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    Claim, Claimed, Grant, Granted, Key, Reassigned, Reassignment, Refusal, SessionId, Store, Token,
+    Key, Refusal, SessionId, Store, Token,
+    controller::{Claim, Claimed, Grant, Granted, Reassigned, Reassignment},
 };
 
 use crate::cast::{

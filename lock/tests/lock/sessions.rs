@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use leadergroup_lock::{
-    Beat, Claimed, DatabaseConfig, Hint, LONGEST_MESSAGE, LockError, Pruned, Retention, SessionId,
-    SessionSeen, Store, Token,
+    DatabaseConfig, LockError, SessionId, Store, Token,
+    admin::{Pruned, Retention},
+    controller::{Claimed, Hint, LONGEST_MESSAGE},
+    protocol::{Beat, SessionSeen},
 };
 use sqlx::{Connection, Executor};
 

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Changed, Client, ClientConfig, ClientError, FencePolicy, MOST_WAITERS, Overrun,
-    Refusal, Released, Retention, SessionId, Store, Successor, Token, Transfer, Transferred,
+    Changed, Client, ClientConfig, ClientError, FencePolicy, Overrun, Refusal, Released, SessionId, Store,
+    Successor, Token, Transferred,
+    admin::Retention,
+    protocol::{AcquireRequest, Acquired, MOST_WAITERS, Transfer},
 };
 use sqlx::{AssertSqlSafe, Connection, Executor};
 use tokio::time::timeout;

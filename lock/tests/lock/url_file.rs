@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use futures::StreamExt as _;
-use leadergroup_lock::{DatabaseConfig, Hint, LockError, Store};
+use leadergroup_lock::{DatabaseConfig, LockError, Store, controller::Hint};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::cast::session;

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use leadergroup_lock::{
-    Attempt, Changed, Claimed, Granted, LockInfo, LockRow, Reassigned, Refusal, Term, TermInfo, WaiterInfo,
+    Changed, Refusal, Term,
+    admin::{LockInfo, TermInfo, WaiterInfo},
+    controller::{Claimed, Granted, Reassigned},
+    protocol::{Attempt, LockRow},
 };
 
 /// An answer that can be compared.

@@ -5,8 +5,10 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use leadergroup_lock::{
-    AcquireRequest, Attempt, Claim, Grant, Granted, Key, LockError, Reassignment, Retention, SessionId,
-    Store, Successor, Token, Tombstone, Vacate, Wait,
+    Key, LockError, SessionId, Store, Successor, Token,
+    admin::Retention,
+    controller::{Claim, Grant, Granted, Reassignment, Tombstone, Vacate},
+    protocol::{AcquireRequest, Attempt, Wait},
 };
 
 use crate::bare::Bare;
@@ -46,7 +48,6 @@ impl Stage {
         match step {
             Step::Register { .. }
             | Step::Beat { .. }
-            | Step::SetTtl { .. }
             | Step::Kill { .. }
             | Step::Close { .. }
             | Step::Tell { .. } => self.on_sessions(step).await,
@@ -80,16 +81,12 @@ impl Stage {
             }
             Step::Beat { by, watch } => {
                 let (own, watch) = (self.slots[by], [self.slots[watch]]);
-                let seen = |answer: Result<leadergroup_lock::Beat, LockError>| {
+                let seen = |answer: Result<leadergroup_lock::protocol::Beat, LockError>| {
                     let mut beat = answer.unwrap();
                     beat.sessions.sort_by_key(|seen| seen.id);
                     beat
                 };
                 same(step, seen(real.beat(own, &watch).await), seen(double.beat(own, &watch).await));
-            }
-            Step::SetTtl { by, seconds } => {
-                let (own, ttl) = (self.slots[by], Duration::from_secs(seconds));
-                same(step, real.set_ttl(own, ttl).await, double.set_ttl(own, ttl).await);
             }
             Step::Kill { victim, behind } => {
                 let session = self.slots[victim];

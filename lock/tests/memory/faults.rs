@@ -7,8 +7,8 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use leadergroup_lock::memory::{Call, End, Fate, MemoryClient, MemoryDatabase};
 use leadergroup_lock::{
-    Claim, Claimed, DatabaseConfig, Grant, GrantId, Granted, Holder, Key, LockError, Refusal, SessionId,
-    Store, Token,
+    DatabaseConfig, GrantId, Holder, Key, LockError, Refusal, SessionId, Store, Token,
+    controller::{Claim, Claimed, Grant, Granted},
 };
 use tokio::time::Instant;
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use leadergroup_lock::memory::{Call, End, Fate, MemoryClient, MemoryDatabase};
 use leadergroup_lock::{
-    BeatEvent, Claim, Claimed, Client, ClientConfig, Clock, DatabaseConfig, Hint, Key, Membership,
-    SessionConfig, SessionEvent, Store,
+    Client, ClientConfig, DatabaseConfig, Key, Store,
+    controller::{BeatEvent, Claim, Claimed, Hint, Membership, SessionConfig, SessionEvent},
+    protocol::Clock,
 };
 use serde_json::json;
 use tokio::sync::mpsc::Receiver;

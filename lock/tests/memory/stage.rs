@@ -7,8 +7,10 @@ use std::time::Duration;
 use futures::{Stream, StreamExt as _};
 use leadergroup_lock::memory::{MemoryClient, MemoryDatabase};
 use leadergroup_lock::{
-    AcquireRequest, EraId, Grant, GrantId, Hint, Holder, Key, LONGEST_LIST, LockError, LockRow, SessionId,
-    Store, Vacate,
+    GrantId, Holder, Key, LockError, SessionId, Store,
+    admin::LONGEST_LIST,
+    controller::{Grant, Hint, Vacate},
+    protocol::{AcquireRequest, EraId, LockRow},
 };
 use sqlx::AssertSqlSafe;
 use sqlx::Executor as _;

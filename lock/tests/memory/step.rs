@@ -17,10 +17,6 @@ pub enum Step {
         by: usize,
         watch: usize,
     },
-    SetTtl {
-        by: usize,
-        seconds: u64,
-    },
     Kill {
         victim: usize,
         behind: u64,
@@ -199,7 +195,6 @@ fn sessions() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (by(), any::<bool>()).prop_map(|(slot, peers)| Step::Register { slot, peers }),
         4 => (by(), by()).prop_map(|(by, watch)| Step::Beat { by, watch }),
-        1 => (by(), 1..9_u64).prop_map(|(by, seconds)| Step::SetTtl { by, seconds }),
         5 => (by(), prop_oneof![3 => Just(0_u64), 1 => Just(1)])
             .prop_map(|(victim, behind)| Step::Kill { victim, behind }),
         2 => by().prop_map(|by| Step::Close { by }),

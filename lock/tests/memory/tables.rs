@@ -17,7 +17,7 @@ const READ: &str = "select jsonb_build_object(
 
 /// Columns that may differ: times, and what only one of the databases has. The changes of all ttls have numbers of
 /// their own in a process.
-const LEFT_OUT: [&str; 11] = [
+const LEFT_OUT: [&str; 10] = [
     "registered_at",
     "seen",
     "dead_at",
@@ -28,7 +28,6 @@ const LEFT_OUT: [&str; 11] = [
     "pruned_at",
     "history",
     "only_row",
-    "ttl_change",
 ];
 
 /// The tables, by their names.

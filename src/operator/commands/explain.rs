@@ -33,7 +33,7 @@ use crate::{
     ownership::Probing,
     routing::{Router, words},
 };
-use leadergroup_lock::{LockError, LockInfo, Store, monotonic};
+use leadergroup_lock::{LockError, Store, admin::LockInfo, monotonic};
 
 /// How long one call to the API server may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leadergroup_lock::{Changed, Claimed, Key, LockRow, Refusal, SessionId};
+use leadergroup_lock::{Changed, Key, Refusal, SessionId, controller::Claimed, protocol::LockRow};
 
 use super::Controller;
 use crate::{

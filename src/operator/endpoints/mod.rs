@@ -303,7 +303,7 @@ mod tests {
         election::{Event, Member, Outcome, Policy, Row, World},
         operator::object::GroupName,
     };
-    use leadergroup_lock::{Peer, SessionId};
+    use leadergroup_lock::{SessionId, controller::Peer};
 
     fn record(endpoints: &str) -> Record {
         let object = json!({ "metadata": { "name": "web", "namespace": "shop", "uid": "g1" },

@@ -22,7 +22,9 @@ use crate::{
     telemetry::{LockOperation, LockOutcome, Trace},
 };
 use leadergroup_lock::{
-    self, Changed, Granted, Holder, LockError, LockRow, SessionId, Token, Tombstone, Vacate,
+    self, Changed, Holder, LockError, SessionId, Token,
+    controller::{Granted, Tombstone, Vacate},
+    protocol::LockRow,
 };
 
 /// The pause between the last strip and the promotion, if Services select the role label. It lets the EndpointSlice
@@ -285,7 +287,7 @@ impl Call<'_> {
     }
 
     async fn grant(&self, grant: GrantRequest) -> Result<Outcome, Failure> {
-        let request = leadergroup_lock::Grant {
+        let request = leadergroup_lock::controller::Grant {
             key: self.record.key.clone(),
             group: self.record.tag.clone(),
             expected: Token::new(grant.expected),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::outage::Outage;
 use crate::ownership::{Sessions, Yielded};
-use leadergroup_lock::{LockError, Peer, SessionId};
+use leadergroup_lock::{LockError, SessionId, controller::Peer};
 
 /// What a heartbeat, or the lack of one, shows.
 #[derive(Debug)]

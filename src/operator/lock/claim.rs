@@ -17,7 +17,10 @@ use crate::{
     ownership::Answer,
     routing::Router,
 };
-use leadergroup_lock::{Changed, Claim, Claimed, SessionId, Store, Token, Tombstone};
+use leadergroup_lock::{
+    Changed, SessionId, Store, Token,
+    controller::{Claim, Claimed, Tombstone},
+};
 
 /// The most keys in one claim.
 pub(in crate::operator) const LARGEST_CLAIM: usize = 1_000;

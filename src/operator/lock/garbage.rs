@@ -7,7 +7,10 @@ use crate::{
     operator::object::record::tagged,
     routing::{GroupRef, Router},
 };
-use leadergroup_lock::{Key, LockError, SessionId, Store, Token, Tombstone, Unclaimed};
+use leadergroup_lock::{
+    Key, LockError, SessionId, Store, Token,
+    controller::{Tombstone, Unclaimed},
+};
 
 /// The most rows that are looked into at a time. The others wait for the next time.
 const MOST_STRANGERS: usize = 200;

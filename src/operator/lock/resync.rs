@@ -12,7 +12,7 @@ use crate::{
     election::Phase,
     operator::{group::Group, object::GroupName},
 };
-use leadergroup_lock::{ClaimedRow, Key, SessionId, Store};
+use leadergroup_lock::{Key, SessionId, Store, controller::ClaimedRow};
 
 /// How many ttls pass between two comparisons. Each reads the rows that this replica owns.
 const INTERVAL: u32 = 30;

@@ -1,6 +1,10 @@
 use std::collections::BTreeSet;
 
-use leadergroup_lock::{Key, LockRow, PROTOCOL, Peer, Token};
+use leadergroup_lock::{
+    Key, Token,
+    controller::Peer,
+    protocol::{LockRow, PROTOCOL},
+};
 
 use super::*;
 use crate::{

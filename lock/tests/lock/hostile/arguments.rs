@@ -271,7 +271,6 @@ impl Facts<'_> {
     /// What a client would say.
     fn right(&self, name: &str, of: &str) -> Option<String> {
         let lock = self.state.locks.get(KEYS[self.subject]);
-        let session = self.state.sessions.get(&self.own);
         Some(match (name, of) {
             ("key", _) => KEYS[self.subject].to_owned(),
             ("id", "uuid") => self.fresh.to_string(),
@@ -280,7 +279,6 @@ impl Facts<'_> {
             (_, "uuid") => self.own.to_string(),
             ("peers" | "place" | "successor_uid" | "successor_name" | "present", _) => return None,
             ("ttl_ms", _) => "5000".to_owned(),
-            ("change", _) => session.map_or(1, |session| session.ttl_change.saturating_add(1)).to_string(),
             ("delay_ms" | "token_floor", _) => "0".to_owned(),
             (_, "bigint") => lock.map_or(0, |lock| lock.token).to_string(),
             (_, "integer") => "3".to_owned(),

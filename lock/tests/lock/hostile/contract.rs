@@ -234,11 +234,6 @@ impl Case<'_> {
             (name, Change::Session(Some(old), Some(new))) if !old.dead => {
                 let expected = match name {
                     "beat" => Session { beat: old.beat + 1, ..old.clone() },
-                    "set_ttl" if new.ttl_change >= old.ttl_change => {
-                        let (ttl, change) = (call.number("ttl_ms"), call.number("change"));
-                        let (Some(ttl_ms), Some(ttl_change)) = (ttl, change) else { return false };
-                        Session { beat: old.beat + 1, ttl_ms, ttl_change, ..old.clone() }
-                    }
                     "close" => {
                         let closed = call.argument("in_order") == Some("true");
                         Session { dead: true, closed, ..old.clone() }
@@ -432,11 +427,6 @@ impl Case<'_> {
             }
             "beat" => check!(answers[0]["dead"] == !lives, "whether it is dead"),
             "close" => check!(answers == [Value::Bool(lives)], "whether it lived"),
-            "set_ttl" => {
-                let session = own.and_then(|own| self.before.sessions.get(&own));
-                let later = session.is_some_and(|session| call.number("change") >= Some(session.ttl_change));
-                check!(answers.is_empty() != (lives && later), "whether it took effect");
-            }
             "mark_dead" => {
                 let marked = answers.iter().filter(|answer| answer["marked"] == true);
                 let marked: BTreeSet<_> = marked.map(|answer| answer["id"].as_str()).collect();

@@ -20,7 +20,7 @@ pub enum Kind {
 
 /// All functions that can be called, except for those that prune: they are statements with arguments, and what they may
 /// remove is tested with them.
-const LISTED: [(&str, Kind); 34] = [
+const LISTED: [(&str, Kind); 33] = [
     ("acquire", Kind::Protocol),
     ("acquire_one", Kind::Internal),
     ("beat", Kind::Protocol),
@@ -52,7 +52,6 @@ const LISTED: [(&str, Kind); 34] = [
     ("read_history", Kind::Harmless),
     ("register", Kind::Protocol),
     ("release", Kind::Protocol),
-    ("set_ttl", Kind::Protocol),
     ("wake", Kind::Harmless),
     ("wake_all", Kind::Harmless),
 ];

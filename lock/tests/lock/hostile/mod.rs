@@ -80,7 +80,7 @@ fn step(functions: &[Function]) -> impl Strategy<Value = Step> + use<> {
         let of_program = match function.name {
             "acquire" => 24,
             "release" => 16,
-            "give_up" | "mark_dead" | "set_ttl" => 8,
+            "give_up" | "mark_dead" => 8,
             _ if function.kind == Kind::Protocol => 4,
             _ => 1,
         };

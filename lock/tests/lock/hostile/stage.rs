@@ -4,8 +4,10 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    AcquireRequest, Acquired, Changed, DatabaseConfig, FENCE_SEEN_SQL, FencePolicy, GrantId, Granted,
-    Overrun, SessionId, Store, Token, Wait,
+    Changed, DatabaseConfig, FencePolicy, GrantId, Overrun, SessionId, Store, Token,
+    admin::FENCE_SEEN_SQL,
+    controller::Granted,
+    protocol::{AcquireRequest, Acquired, Wait},
 };
 use serde_json::Value;
 use sqlx::postgres::PgConnection;

@@ -35,7 +35,6 @@ pub struct Session {
     pub id: Uuid,
     pub beat: i64,
     pub ttl_ms: i64,
-    pub ttl_change: i64,
     pub dead: bool,
     pub closed: bool,
     #[serde(flatten)]

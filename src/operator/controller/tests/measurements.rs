@@ -7,7 +7,7 @@
 use std::{ops::Range, time::Duration};
 
 use kube::runtime::watcher;
-use leadergroup_lock::Claimed;
+use leadergroup_lock::controller::Claimed;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use serde_json::json;
 

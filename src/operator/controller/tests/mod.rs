@@ -12,7 +12,10 @@ mod traces;
 
 use std::time::Duration;
 
-use leadergroup_lock::{Claimed, Peer, SessionId};
+use leadergroup_lock::{
+    SessionId,
+    controller::{Claimed, Peer},
+};
 
 use crate::{
     election::{Group as Election, Phase},

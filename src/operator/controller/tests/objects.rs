@@ -2,7 +2,11 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use leadergroup_lock::{Claimed, Holder, Key, LockRow, PROTOCOL, SessionId, Token};
+use leadergroup_lock::{
+    Holder, Key, SessionId, Token,
+    controller::Claimed,
+    protocol::{LockRow, PROTOCOL},
+};
 use serde_json::json;
 use uuid::Uuid;
 

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Client, Config, runtime::watcher};
-use leadergroup_lock::{Claimed, DatabaseConfig, Peer, SessionId, Store};
+use leadergroup_lock::{
+    DatabaseConfig, SessionId, Store,
+    controller::{Claimed, Peer},
+};
 use tokio::{runtime::Runtime, sync::mpsc};
 
 use super::objects::{answered, group, name, pod, pod_ref, row};

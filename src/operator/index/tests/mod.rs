@@ -24,7 +24,7 @@ use crate::{
     ownership::{Opinion, Probing, What, Yielded},
     routing::RoleLabelUse,
 };
-use leadergroup_lock::{LockError, Peer, SessionId};
+use leadergroup_lock::{LockError, SessionId, controller::Peer};
 
 const TTL: Duration = Duration::from_secs(5);
 

@@ -1,0 +1,9 @@
+//! For administrators and their tools: installing and checking the schema, listing locks, releasing one by force,
+//! pruning. The calls themselves are methods of [`Store`](crate::Store).
+
+pub use crate::db::{
+    fence::FENCE_SEEN_SQL,
+    prune::{Pruned, Retention, housekeeping},
+    query::{LONGEST_LIST, LockInfo, SessionInfo, Summary, TermInfo, WaiterInfo},
+    schema::{Health, install_sql},
+};
