@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use leadergroup_lock::{
-    ClientConfig, ClientError, Key, LockError, Released, Store, Token, blocking, monotonic,
+    ClientConfig, ClientError, Key, LockError, Released, Store, Successor, Token, Transferred, blocking,
+    monotonic,
 };
 use tokio::runtime::Runtime;
 
@@ -121,6 +122,44 @@ fn a_closure_is_told_that_the_key_is_lost() {
     mark_dead(&database);
     assert!(again.wait_lost(DEADLINE));
     assert_eq!(again.release().unwrap(), Released::WasLost);
+}
+
+#[test]
+fn a_key_goes_to_a_named_waiter() {
+    let (database, store) = &migrated();
+    let (one, two) = (client(store, "one"), client(&database.store(), "two"));
+    let held = one.try_lock(&key()).unwrap().unwrap();
+    let Transferred::NotWaiting(held) = held.transfer_to(Successor::Name("two")).unwrap() else {
+        panic!("nobody waits")
+    };
+    assert!(!held.wait_in_jeopardy(Duration::from_millis(10)) && !held.is_lost());
+    std::thread::scope(|threads| {
+        let waiting = threads.spawn(|| two.lock(&key(), DEADLINE).unwrap());
+        let waits = || number(database, "select count(*) from leadergroup.waiter") == 1;
+        eventually("it waits", waits);
+        assert!(matches!(held.transfer_to(Successor::Name("two")).unwrap(), Transferred::Done));
+        assert_eq!(waiting.join().unwrap().token(), Token::new(2));
+    });
+}
+
+#[test]
+fn a_campaign_goes_on_after_a_loss_and_ends_with_the_client() {
+    let (database, store) = migrated();
+    let client = client(&store, "candidate");
+    let mut terms = Vec::new();
+    let error = client.campaign(&key(), |guard| {
+        terms.push(guard.token().get());
+        match terms.len() {
+            1 => {
+                mark_dead(&database);
+                assert!(guard.wait_in_jeopardy(DEADLINE) && guard.wait_lost(DEADLINE));
+            }
+            2 => {}
+            _ => client.clone().shutdown().unwrap(),
+        }
+    });
+    assert_eq!(terms, [1, 2, 3]);
+    assert_eq!(error.to_string(), LockError::SessionDead.to_string());
 }
 
 #[test]

@@ -32,7 +32,9 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::{Instant, timeout};
 
-use crate::{ClientConfig, ClientError, Key, Leader, LockError, Reason, Released, Store, Token};
+use crate::{
+    ClientConfig, ClientError, Key, Leader, LockError, Reason, Released, Store, Successor, Token, Transferred,
+};
 
 /// A runtime on its own thread.
 #[derive(Debug, Clone)]
@@ -124,15 +126,21 @@ impl Client {
         wait: Duration,
         work: impl FnOnce(&Guard) -> T,
     ) -> Result<T, ClientError> {
-        let guard = self.lock(key, wait)?;
-        let done = work(&guard);
-        if let Some(loss) = guard.guard.loss() {
-            return Err(loss);
+        self.lock(key, wait)?.run(work)
+    }
+
+    /// Campaigns for the key, works while it holds the key, and campaigns again, in an endless loop, as
+    /// [`crate::Client::campaign`]. As in [`run_while_held`](Self::run_while_held), the work is not stopped.
+    pub fn campaign(&self, key: &Key, mut work: impl FnMut(&Guard)) -> ClientError {
+        loop {
+            let (client, wanted) = (self.client.clone(), key.clone());
+            let acquired = self.background.wait(async move { client.lock_whenever(&wanted).await });
+            let term = acquired.and_then(|guard| self.guard(guard).run(&mut work));
+            let (client, key) = (self.client.clone(), key.clone());
+            if let Some(error) = self.background.wait(async move { client.after_term(&key, term).await }) {
+                return error;
+            }
         }
-        if let Err(error) = guard.release() {
-            tracing::debug!(%error, "the lock was not released; trying again");
-        }
-        Ok(done)
     }
 
     /// Who holds a key, as [`Store::leader`].
@@ -193,6 +201,13 @@ impl Guard {
         self.background.wait(async move { timeout(limit, term.lost()).await.is_ok() })
     }
 
+    /// Waits until the key is about to be lost, as [`crate::Guard::in_jeopardy`], but not for longer than `limit`.
+    /// Returns whether it is.
+    pub fn wait_in_jeopardy(&self, limit: Duration) -> bool {
+        let term = self.guard.term();
+        self.background.wait(async move { timeout(limit, term.in_jeopardy()).await.is_ok() })
+    }
+
     /// Publishes data of this holder, as [`crate::Guard::publish`].
     pub fn publish(&self, data: &str) -> Result<(), ClientError> {
         let (term, data) = (self.guard.term(), data.to_owned());
@@ -202,6 +217,30 @@ impl Guard {
     /// Releases the key and waits until it is done, as [`crate::Guard::release`].
     pub fn release(self) -> Result<Released, LockError> {
         self.background.wait(self.guard.release())
+    }
+
+    /// Gives the key to a waiter, as [`crate::Guard::transfer_to`].
+    pub fn transfer_to(self, successor: Successor<'_>) -> Result<Transferred<Self>, LockError> {
+        let Self { guard, background } = self;
+        let (Successor::Uid(text) | Successor::Name(text)) = successor;
+        let (text, by_name) = (text.to_owned(), matches!(successor, Successor::Name(_)));
+        let transferred = background.wait(async move {
+            let successor = if by_name { Successor::Name(&text) } else { Successor::Uid(&text) };
+            guard.transfer_to(successor).await
+        })?;
+        Ok(transferred.map(|guard| Self { guard, background }))
+    }
+
+    fn run<T>(self, work: impl FnOnce(&Self) -> T) -> Result<T, ClientError> {
+        let done = work(&self);
+        if let Some(loss) = self.guard.loss() {
+            return Err(loss);
+        }
+        // A release that fails is repeated in the background.
+        if let Err(error) = self.release() {
+            tracing::debug!(%error, "the lock was not released; trying again");
+        }
+        Ok(done)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::jitter::portion;
-use crate::{Client, ClientError, Guard, Key};
+use crate::{Client, ClientError, Guard, Key, LockError};
 
 impl Client {
     /// Waits for the key, but not for longer than `wait`, works while it is held, and releases it. The work's future is
@@ -56,18 +56,24 @@ impl Client {
     pub async fn campaign(&self, key: &Key, mut work: impl AsyncFnMut(&Guard)) -> ClientError {
         loop {
             let term = async { run(self.lock_whenever(key).await?, &mut work).await };
-            match term.await {
-                Ok(()) => {}
-                Err(error @ ClientError::Lost { .. }) => tracing::warn!(%key, %error, "campaigning again"),
-                Err(
-                    error @ (ClientError::Refused { .. } | ClientError::Lock(crate::LockError::SessionDead)),
-                ) => {
-                    return error;
-                }
-                Err(error) => tracing::warn!(%key, %error, "the lock was not acquired; campaigning again"),
+            if let Some(error) = self.after_term(key, term.await).await {
+                return error;
             }
-            sleep(self.applicant.process.config.retry_interval.mul_f64(0.5 + portion() / 2.0)).await;
         }
+    }
+
+    /// Pauses before the next campaign, or returns the error that ends all of them.
+    pub(crate) async fn after_term(&self, key: &Key, term: Result<(), ClientError>) -> Option<ClientError> {
+        match term {
+            Ok(()) => {}
+            Err(error @ ClientError::Lost { .. }) => tracing::warn!(%key, %error, "campaigning again"),
+            Err(error @ (ClientError::Refused { .. } | ClientError::Lock(LockError::SessionDead))) => {
+                return Some(error);
+            }
+            Err(error) => tracing::warn!(%key, %error, "the lock was not acquired; campaigning again"),
+        }
+        sleep(self.applicant.process.config.retry_interval.mul_f64(0.5 + portion() / 2.0)).await;
+        None
     }
 }
 

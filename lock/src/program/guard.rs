@@ -32,18 +32,31 @@ impl Drop for Guard {
 #[derive(Debug)]
 #[must_use = "dropping the guard releases the key"]
 #[non_exhaustive]
-pub enum Transferred {
+pub enum Transferred<G = Guard> {
     /// The successor holds the key.
     Done,
     /// No living waiter matches.
-    NotWaiting(Guard),
+    NotWaiting(G),
     /// The holder has other guards for the key.
-    StillHeld(Guard),
+    StillHeld(G),
     /// Fenced transactions of this term are still under way, or the era is in [quarantine](crate::protocol::Quarantine)
     /// after a failover: try again later.
-    Busy(Guard),
+    Busy(G),
     /// It was lost before: others may have held it since.
     WasLost,
+}
+
+impl<G> Transferred<G> {
+    /// The same outcome with another kind of guard.
+    pub(crate) fn map<H>(self, guard: impl FnOnce(G) -> H) -> Transferred<H> {
+        match self {
+            Self::Done => Transferred::Done,
+            Self::NotWaiting(held) => Transferred::NotWaiting(guard(held)),
+            Self::StillHeld(held) => Transferred::StillHeld(guard(held)),
+            Self::Busy(held) => Transferred::Busy(guard(held)),
+            Self::WasLost => Transferred::WasLost,
+        }
+    }
 }
 
 impl std::fmt::Debug for Guard {
@@ -105,7 +118,7 @@ impl Guard {
         }
     }
 
-    /// Until when the key is certainly held, by the store's [clock](crate::Store::clock), as known at this moment;
+    /// Until when the key is certainly held, by [`monotonic`](crate::monotonic), as known at this moment;
     /// every heartbeat extends it. Others can have the key a fifth of the ttl later. `None` once it is lost.
     pub fn held_until(&self) -> Option<Duration> {
         self.term.until()
@@ -122,7 +135,7 @@ impl Guard {
     /// little is left of [`max_hold`](crate::ClientConfig::max_hold). This is the time to save work; the key may
     /// recover. Also completes when the key is lost.
     pub async fn in_jeopardy(&self) {
-        self.term.watch(|term| term.is_lost() || term.is_in_jeopardy(), HeldTerm::jeopardy).await;
+        self.term.in_jeopardy().await;
     }
 
     /// Releases the key and waits until it is done; the next waiter then holds it. After an error, the outcome is

@@ -186,6 +186,11 @@ impl HeldTerm {
         self.watch(Self::is_lost, Self::until).await;
     }
 
+    /// See [`Guard::in_jeopardy`](crate::Guard::in_jeopardy).
+    pub(crate) async fn in_jeopardy(&self) {
+        self.watch(|term| term.is_lost() || term.is_in_jeopardy(), Self::jeopardy).await;
+    }
+
     /// When [`is_in_jeopardy`](Self::is_in_jeopardy) will be true, if nothing changes.
     pub(crate) fn jeopardy(&self) -> Option<Duration> {
         let half = self.process.lease.borrow().lasts() / 2;
