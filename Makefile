@@ -89,6 +89,10 @@ release-test: root prerequisites release-test-registry e2e-build ## The same, an
 	"$(E2E)" build
 	scripts/release/test-cluster.sh
 
+.PHONY: semver
+semver: ## Compare the public face of the lock's crate with that of the last release, or of BASELINE=<revision>
+	scripts/semver.sh $(BASELINE)
+
 .PHONY: release-push
 release-push: # Push the images and the chart
 	scripts/release/push.sh "$(or $(REGISTRY),ghcr.io/leadergroup)"

@@ -23,7 +23,6 @@ use crate::Store;
 /// | `wins_total`, `losses_total` | counter | attempts that ended with the key, and without it |
 /// | `contention_total` | counter | answers that others hold the key, wait for it, or change it |
 /// | `lost_total` | counter | terms that clients lost before they released them |
-/// | `clock_jumps_total` | counter | jumps of the database's clock by more than a second |
 /// | `connections_in_use`, `connections_idle`, `connections_max` | gauge | connections to the database |
 /// | `statements_waiting` | gauge | statements that wait for a connection |
 /// | `wait_duration_seconds` | histogram | waits in queues that have ended |
@@ -77,7 +76,6 @@ impl Collector for LockMetrics {
         counter("losses", "Attempts that ended without the key", stats.losses)?;
         counter("contention", "Answers that others hold the key or want it", stats.contended)?;
         counter("lost", "Terms that were lost before they were released", stats.lost)?;
-        counter("clock_jumps", "Jumps of the database's clock", stats.clock_jumps)?;
         let mut gauge = |name: &str, help: &str, value: u64| {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)

@@ -89,7 +89,6 @@ async fn a_scrape_shows_what_a_client_did() {
             ("wins_total", 2),
             ("losses_total", 1),
             ("lost_total", 1),
-            ("clock_jumps_total", 0),
             ("wait_duration_seconds_count", 1),
             ("hold_duration_seconds_count", 2),
             ("connections_max", database.config().max_open_connections - 1),

@@ -78,7 +78,7 @@ $$;
 create function leadergroup.beat(session uuid, watch uuid[] default '{}')
 returns table (
     id uuid, name text, beat bigint, ttl_ms bigint, dead boolean, peer boolean, place text, revoked bigint,
-    era_id uuid, quarantine boolean, longest_ttl_ms bigint, works_with integer, clock_us bigint
+    era_id uuid, quarantine boolean, longest_ttl_ms bigint, works_with integer
 )
 language plpgsql volatile
 as $$
@@ -89,7 +89,7 @@ declare
     newer constant boolean := conform.is_forged('works_with');
     first boolean := true;
 begin
-    for id, name, beat, ttl_ms, dead, peer, place, revoked, era_id, quarantine, longest_ttl_ms, works_with, clock_us in
+    for id, name, beat, ttl_ms, dead, peer, place, revoked, era_id, quarantine, longest_ttl_ms, works_with in
         select * from leadergroup_real.beat(beat.session, beat.watch)
     loop
         if first then

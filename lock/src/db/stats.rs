@@ -1,15 +1,9 @@
-//! Statistics of a store and its clients. Cheap enough to be always on: atomics, and a lock only for the clock.
+//! Statistics of a store and its clients. Cheap enough to be always on: atomics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
 use crate::PoolState;
-
-/// The difference between the database's clock and the own monotonic one that counts as a jump, in addition to the
-/// uncertainty of the round trips.
-const JUMP: Duration = Duration::from_secs(1);
 
 /// The counts of a store, its clones and its clients since the store was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,9 +35,6 @@ pub struct LockStats {
     pub heartbeat_lag: Duration,
     /// The longest such time.
     pub longest_heartbeat_lag: Duration,
-    /// Jumps of the database's clock that heartbeats noticed, by more than a second. For information: nothing that the
-    /// lock decides depends on that clock.
-    pub clock_jumps: u64,
     /// The connections at this moment, without the one for hints.
     pub pool: PoolState,
 }
@@ -63,9 +54,6 @@ pub(crate) struct Counters {
     heartbeats: AtomicU64,
     lag_micros: AtomicU64,
     longest_lag_micros: AtomicU64,
-    clock_jumps: AtomicU64,
-    /// The last reading of the database's clock.
-    clock: Mutex<Option<Reading>>,
     #[cfg(feature = "prometheus-client")]
     pub(crate) histograms: crate::db::histograms::Histograms,
 }
@@ -81,26 +69,6 @@ pub(crate) enum Observed {
     HeartbeatLag,
     /// A statement, including the wait for its connection.
     Statement,
-}
-
-/// What the database's clock showed at some moment between two readings of the own clock.
-#[derive(Debug, Clone, Copy)]
-struct Reading {
-    shown_micros: i64,
-    sent: Duration,
-    received: Duration,
-}
-
-impl Reading {
-    /// By how much the clock jumped since `before`, if it did. Positive: forward.
-    fn jump_since(self, before: Self) -> Option<i64> {
-        // The least and the most time that can have passed between the two readings.
-        let least = micros(self.sent.saturating_sub(before.received)) - micros(JUMP);
-        let most = micros(self.received.saturating_sub(before.sent) + JUMP);
-        let moved = self.shown_micros.saturating_sub(before.shown_micros);
-        let expected = micros(self.received.saturating_sub(before.received));
-        (moved < least || moved > most).then(|| moved.saturating_sub(expected))
-    }
 }
 
 fn micros(time: Duration) -> i64 {
@@ -162,23 +130,6 @@ impl Counters {
         self.longest_lag_micros.fetch_max(lag, Ordering::Relaxed);
     }
 
-    /// Records a reading of the database's clock, from an answer to a query that was sent and received at these times.
-    pub(crate) fn clock(&self, shown_micros: i64, sent: Duration, received: Duration) {
-        let reading = Reading { shown_micros, sent, received };
-        let mut last = self.clock.lock();
-        let before = last.replace(reading);
-        drop(last);
-        if let Some(jump) = before.and_then(|before| reading.jump_since(before)) {
-            count(&self.clock_jumps, 1);
-            #[allow(clippy::cast_precision_loss, reason = "for people")]
-            let seconds = jump as f64 / 1e6;
-            tracing::info!(
-                seconds,
-                "the database's clock jumped, or another server answered; the lock does not depend on this clock"
-            );
-        }
-    }
-
     pub(crate) fn snapshot(&self, pool: PoolState) -> LockStats {
         let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let time = |counter: &AtomicU64| Duration::from_micros(counter.load(Ordering::Relaxed));
@@ -195,7 +146,6 @@ impl Counters {
             heartbeats: number(&self.heartbeats),
             heartbeat_lag: time(&self.lag_micros),
             longest_heartbeat_lag: time(&self.longest_lag_micros),
-            clock_jumps: number(&self.clock_jumps),
             pool,
         }
     }
@@ -263,30 +213,6 @@ mod tests {
 
     const fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)
-    }
-
-    fn reading(shown_millis: i64, sent: u64, received: u64) -> Reading {
-        Reading { shown_micros: shown_millis * 1_000, sent: ms(sent), received: ms(received) }
-    }
-
-    #[test]
-    fn a_jump_is_what_neither_the_time_that_went_by_nor_the_round_trips_explain() {
-        let before = reading(100_000, 10_000, 10_500);
-        let jump = |shown, sent, received| reading(shown, sent, received).jump_since(before);
-        // Five seconds passed, give or take the half second that each answer took, and the second that is allowed.
-        for shown in [105_000, 104_000, 106_400, 103_600] {
-            assert_eq!(jump(shown, 15_000, 15_500), None, "{shown}");
-        }
-        assert_eq!(jump(86_505_000, 15_000, 15_500), Some(86_400_000_000), "a day forward");
-        assert_eq!(jump(100_000 - 3_595_000, 15_000, 15_500), Some(-3_600_000_000), "an hour back");
-        assert!(jump(108_000, 15_000, 15_500).is_some() && jump(102_000, 15_000, 15_500).is_some());
-        // An answer that took ten seconds may have read the clock at any time.
-        assert_eq!(jump(103_600, 15_000, 25_000), None);
-        assert_eq!(jump(113_000, 15_000, 25_000), None);
-        // Right after the last one.
-        assert_eq!(jump(100_000, 10_600, 10_700), None);
-        assert_eq!(jump(99_200, 10_600, 10_700), None);
-        assert!(jump(98_900, 10_600, 10_700).is_some());
     }
 
     #[test]

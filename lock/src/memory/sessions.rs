@@ -84,7 +84,6 @@ impl Transaction<'_> {
                 "quarantine": meta.quarantine,
                 "longest_ttl_ms": longest.filter(|_| meta.quarantine),
                 "works_with": 1,
-                "clock_us": now,
             })
         };
         let peers = sessions.get(&own).and_then(|session| session.peers.as_ref());

@@ -50,7 +50,7 @@ comment on function leadergroup.register(uuid, text, bigint, text, text) is
 create function leadergroup.beat(session uuid, watch uuid[] default '{}')
 returns table (
     id uuid, name text, beat bigint, ttl_ms bigint, dead boolean, peer boolean, place text, revoked bigint,
-    era_id uuid, quarantine boolean, longest_ttl_ms bigint, works_with integer, clock_us bigint
+    era_id uuid, quarantine boolean, longest_ttl_ms bigint, works_with integer
 )
 language plpgsql volatile
 as $$
@@ -60,7 +60,6 @@ declare
     era record;
     longest bigint;
     works integer;
-    clock constant bigint := extract(epoch from clock_timestamp()) * 1000000;
 begin
     update leadergroup.session as s set beat = beat + 1, seen = now()
     where s.id = beat.session and not s.dead
@@ -75,7 +74,7 @@ begin
     works := (select max(v.works_with) from leadergroup.schema_version as v);
     return query
     select own.id, own.name, own.beat, own.ttl_ms, coalesce(own.dead, true), true, own.place, own.revoked,
-           era.era_id, era.quarantine, longest, works, clock;
+           era.era_id, era.quarantine, longest, works;
     return query
     with neighbours as (
         select n.id, n.name, n.beat, n.ttl_ms, n.dead, n.peers, n.place, n.revoked from (
@@ -87,7 +86,7 @@ begin
         ) as n limit 3
     )
     select w.id, w.name, w.beat, w.ttl_ms, w.dead, coalesce(w.peers = own.peers, false), w.place, w.revoked,
-           era.era_id, era.quarantine, longest, works, clock
+           era.era_id, era.quarantine, longest, works
     from (
         select * from neighbours
         union

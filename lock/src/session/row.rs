@@ -89,14 +89,12 @@ impl Store {
     pub(crate) async fn beat(&self, own: SessionId, watch: &[SessionId]) -> Result<Beat, LockError> {
         let watch: Vec<_> = watch.iter().map(|session| session.as_uuid()).collect();
         let bind = Bind::new().with(own.as_uuid())?.with(watch)?;
-        let sent = self.clock().now();
         let timer = Timer::start(&self.database.counters);
         let rows = self.database.pool.rows(Lane::Heartbeat, BEAT, bind).await?;
         drop(timer);
         let Some((first, others)) = rows.split_first() else {
             return Err(unexpected(BEAT.name, "no rows"));
         };
-        self.database.counters.clock(get(first, "clock_us")?, sent, self.clock().now());
         schema::check_works_with(get::<Option<i32>>(first, "works_with")?)?;
         let alive = !get::<bool>(first, "dead")?;
         let number = |column| get::<Option<i64>>(first, column).map(|n| n.unwrap_or_default().unsigned_abs());

@@ -55,7 +55,6 @@ async fn what_clients_do_is_counted_where_they_do_it() {
     drop(handed);
     // The heartbeat that has ended the term still looks at it for a moment.
     eventually("the term is counted", async || (other.stats().holds, other.stats().lost) == (1, 1)).await;
-    assert_eq!(store.stats().clock_jumps, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
