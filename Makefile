@@ -218,9 +218,13 @@ bench-fleet-short: root build-cluster ## The same within a minute, with few grou
 	LEADERGROUP_BENCH_GROUPS="$(GROUPS)" cargo test --workspace --bench fleet
 
 .PHONY: bench-failover
-bench-failover: root build-cluster ## What clients notice of a failover, beside alternatives: ROUNDS=30 (an hour and a half), ONLY=<changes and candidates>
+bench-failover: root build-cluster ## What clients notice of a failover, beside alternatives: ROUNDS=30 (an hour and a half), ONLY=<changes and candidates>, ONLY=database_lost
+ifeq ($(ONLY),database_lost)
+	LEADERGROUP_DATABASE_ROUNDS="$(or $(ROUNDS),4)" $(MAKE) e2e SCENARIO=database_lost
+else
 	cargo build --workspace --bins --profile bench
 	LEADERGROUP_BENCH_ROUNDS="$(ROUNDS)" cargo bench --workspace --bench failover -- $(ONLY)
+endif
 
 .PHONY: bench-failover-docs
 bench-failover-docs: root build-cluster # The same, and the tables and pictures of README.md and docs/benchmarks.md
