@@ -76,7 +76,8 @@ fn at_rate(time: Duration, rate_ppm: i32) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// The time of [`Clock::boottime`].
+/// The time of the clock by which leases are counted: one that never jumps and keeps running while the machine is
+/// suspended (`CLOCK_BOOTTIME` on Linux).
 pub fn monotonic() -> Duration {
     Clock::boottime().now()
 }

@@ -15,7 +15,7 @@ pub enum LockError {
     #[error("`{key}`: {problem}")]
     Config {
         /// The setting: a field of [`DatabaseConfig`](crate::DatabaseConfig), [`ClientConfig`](crate::ClientConfig) or
-        /// [`SessionConfig`](crate::controller::SessionConfig).
+        /// `SessionConfig`.
         key: &'static str,
         /// What is wrong, and what to write instead.
         problem: String,

@@ -35,8 +35,8 @@
 //!
 //! # Features
 //!
-//! - `controller`: for a program that decides which of *others* works ([`controller`]), and the single steps of the
-//!   protocol ([`protocol`]).
+//! - `controller`: the module `controller`, for a program that decides which of *others* works, and the module
+//!   `protocol`, the single steps that clients and controllers are made of.
 //! - `memory`: a database in memory, for simulations and unit tests.
 //! - `prometheus-client`: `LockMetrics`, for the registry of the crate of the same name.
 //!

@@ -19,7 +19,7 @@ pub const PROTOCOL: u32 = 1;
 /// Most living waiters for one key.
 pub const MOST_WAITERS: u32 = 10_000;
 
-/// The name of one lock: 1 to [`MAX_TEXT_BYTES`] bytes without control characters.
+/// The name of one lock: 1 to 512 bytes without control characters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Key(String);

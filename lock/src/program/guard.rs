@@ -39,8 +39,8 @@ pub enum Transferred<G = Guard> {
     NotWaiting(G),
     /// The holder has other guards for the key.
     StillHeld(G),
-    /// Fenced transactions of this term are still under way, or the era is in [quarantine](crate::protocol::Quarantine)
-    /// after a failover: try again later.
+    /// Fenced transactions of this term are still under way, or the database is in quarantine after a failover: try
+    /// again later.
     Busy(G),
     /// It was lost before: others may have held it since.
     WasLost,

@@ -37,8 +37,8 @@ pub enum Reason {
         /// How much of it is left.
         left: Duration,
     },
-    /// The database may have lost its last commits, so keys get no new holder for a while; see
-    /// [`Quarantine`](crate::protocol::Quarantine).
+    /// The database may have lost its last commits, so keys get no new holder until the
+    /// longest ttl of all sessions has passed.
     #[error(
         "the database failed over or was restored, so keys get no new holder until the longest ttl of all programs is \
          over; try again after that"

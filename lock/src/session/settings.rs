@@ -73,7 +73,7 @@ pub struct ClientConfig {
     /// Whether a try, and a wait whose time is over, may take longer if something has to be observed before anyone can
     /// get the key. If the holder has been silent for twice its ttl, this takes its ttl: the client watches the holder,
     /// marks it dead, and tries once more. If the last holder had asked for a [`lock_delay`](Self::lock_delay), it
-    /// takes what is left of the delay. In the [quarantine](crate::protocol::Quarantine) after a failover, it takes the
+    /// takes what is left of the delay. In the quarantine after a failover, it takes the
     /// longest ttl. Without this, programs that only try once, and end, never get such a key.
     pub confirm_death: bool,
 }
