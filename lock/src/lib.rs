@@ -117,4 +117,4 @@ pub use program::{
 pub use prometheus::LockMetrics;
 pub use session::settings::ClientConfig;
 pub use store::Store;
-pub use types::{GrantId, Holder, Key, SessionId, Term, Token};
+pub use types::{GrantId, Holder, Key, LockRow, SessionId, Term, Token};

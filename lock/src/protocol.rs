@@ -4,4 +4,4 @@
 pub use crate::clock::Clock;
 pub use crate::program::acquire::{AcquireRequest, Acquired, Attempt, HolderSession, Transfer, Wait};
 pub use crate::session::{failure_detector::FailureDetector, quarantine::Quarantine};
-pub use crate::types::{Beat, EraId, LockRow, MAX_TEXT_BYTES, MOST_WAITERS, PROTOCOL, SessionSeen};
+pub use crate::types::{Beat, EraId, MAX_TEXT_BYTES, MOST_WAITERS, PROTOCOL, SessionSeen};

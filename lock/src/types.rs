@@ -200,7 +200,7 @@ pub struct LockRow {
     pub session: Option<SessionId>,
     /// The group (its UID) that uses the key.
     pub group: String,
-    /// The layout of the row; see [`PROTOCOL`].
+    /// The layout of the row. A version of this crate leaves rows with a newer layout than its own alone.
     pub protocol: u32,
     /// The last confirmed term and all terms after it, in the order of their tokens. Each of their holders may still
     /// act.

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leadergroup_lock::{Key, SessionId, controller::Claimed, protocol::LockRow};
+use leadergroup_lock::{Key, LockRow, SessionId, controller::Claimed};
 
 use super::sessions::Sessions;
 

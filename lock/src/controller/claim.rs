@@ -6,10 +6,7 @@ use crate::db::database::{CHUNK, check_distinct};
 use crate::db::refusal::changed;
 use crate::db::statement::{Bind, Statement, all_in_order, get, unexpected};
 use crate::types::check_text;
-use crate::{
-    Changed, Key, LockError, SessionId, Store, Token,
-    protocol::{LockRow, PROTOCOL},
-};
+use crate::{Changed, Key, LockError, LockRow, SessionId, Store, Token, protocol::PROTOCOL};
 
 const CLAIM: Statement = Statement { name: "claim", sql: include_str!("../sql/claim.sql") };
 const UNCLAIM: Statement = Statement { name: "unclaim", sql: include_str!("../sql/unclaim.sql") };

@@ -1,8 +1,9 @@
 //! Pruning: removes old history, idle keys, dead sessions and forgotten waiters in small steps. From time to time, one
 //! of the running programs does it.
 //!
-//! `leadergroup.prune` in SQL is the same loop, for pg_cron and for programs in other languages. It commits between its
-//! steps, so it cannot run through a pooler in transaction mode, nor within the time limit of a statement.
+//! `leadergroup.prune` in SQL is the same loop, for the extension `pg_cron` and for programs in other languages. It
+//! commits between its steps, so it cannot run through a pooler in transaction mode, nor within the time limit of a
+//! statement.
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::db::refusal::refusal;
 use crate::db::rows::{holder, term, timestamp};
 use crate::db::statement::{Bind, Row, Statement, get, unexpected};
-use crate::{Changed, Holder, Key, LockError, Refusal, SessionId, Store, Term, Token, protocol::LockRow};
+use crate::{Changed, Holder, Key, LockError, LockRow, Refusal, SessionId, Store, Term, Token};
 
 const INFO: Statement =
     Statement { name: "show", sql: concat!(include_str!("../sql/info.sql"), "where l.key = $1") };

@@ -1,7 +1,7 @@
 //! Why a row was not changed.
 
 use crate::db::statement::{Row, get};
-use crate::{LockError, SessionId, protocol::LockRow};
+use crate::{LockError, LockRow, SessionId};
 
 /// The answer to a change of one key that returns no other values.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::db::database::{CHUNK, Database};
 use crate::db::statement::{Bind, Row, Statement, get, unexpected};
-use crate::{Holder, Key, LockError, Term, Token, protocol::LockRow};
+use crate::{Holder, Key, LockError, LockRow, Term, Token};
 
 const READ: Statement = Statement { name: "read", sql: include_str!("../sql/read.sql") };
 

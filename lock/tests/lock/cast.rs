@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    GrantId, Holder, Key, SessionId, Store, Token,
+    GrantId, Holder, Key, LockRow, SessionId, Store, Token,
     controller::{Claim, Claimed, Grant, Granted, Tombstone, Vacate},
-    protocol::LockRow,
 };
 use sqlx::Executor;
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leadergroup_lock::{
-    Changed, GrantId, Holder, Key, LockError, Refusal, SessionId, Store, Token,
+    Changed, GrantId, Holder, Key, LockError, LockRow, Refusal, SessionId, Store, Token,
     controller::{Claim, Claimed, Grant, Granted, Tombstone, Vacate},
-    protocol::{EraId, LockRow},
+    protocol::EraId,
 };
 use proptest::prelude::*;
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use leadergroup_lock::{
-    Changed, Refusal, Term,
+    Changed, LockRow, Refusal, Term,
     admin::{LockInfo, TermInfo, WaiterInfo},
     controller::{Claimed, Granted, Reassigned},
-    protocol::{Attempt, LockRow},
+    protocol::Attempt,
 };
 
 /// An answer that can be compared.

@@ -7,10 +7,10 @@ use std::time::Duration;
 use futures::{Stream, StreamExt as _};
 use leadergroup_lock::memory::{MemoryClient, MemoryDatabase};
 use leadergroup_lock::{
-    GrantId, Holder, Key, LockError, SessionId, Store,
+    GrantId, Holder, Key, LockError, LockRow, SessionId, Store,
     admin::LONGEST_LIST,
     controller::{Grant, Hint, Vacate},
-    protocol::{AcquireRequest, EraId, LockRow},
+    protocol::{AcquireRequest, EraId},
 };
 use sqlx::AssertSqlSafe;
 use sqlx::Executor as _;

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leadergroup_lock::{Changed, Key, Refusal, SessionId, controller::Claimed, protocol::LockRow};
+use leadergroup_lock::{Changed, Key, LockRow, Refusal, SessionId, controller::Claimed};
 
 use super::Controller;
 use crate::{

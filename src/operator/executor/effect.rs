@@ -22,9 +22,8 @@ use crate::{
     telemetry::{LockOperation, LockOutcome, Trace},
 };
 use leadergroup_lock::{
-    self, Changed, Holder, LockError, SessionId, Token,
+    self, Changed, Holder, LockError, LockRow, SessionId, Token,
     controller::{Granted, Tombstone, Vacate},
-    protocol::LockRow,
 };
 
 /// The pause between the last strip and the promotion, if Services select the role label. It lets the EndpointSlice

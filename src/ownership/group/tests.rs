@@ -1,10 +1,6 @@
 use std::collections::BTreeSet;
 
-use leadergroup_lock::{
-    Key, Token,
-    controller::Peer,
-    protocol::{LockRow, PROTOCOL},
-};
+use leadergroup_lock::{Key, LockRow, Token, controller::Peer, protocol::PROTOCOL};
 
 use super::*;
 use crate::{

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::watcher;
-use leadergroup_lock::{LockError, Token, protocol::LockRow};
+use leadergroup_lock::{LockError, LockRow, Token};
 use serde_json::json;
 use uuid::Uuid;
 
