@@ -30,8 +30,8 @@ pub enum LockError {
     },
     /// No connection could be made, or it broke.
     #[error(
-        "cannot reach PostgreSQL at {endpoint}: {detail}; check the URL (`url` or `url_file`), that the server runs \
-         and that the network lets this program reach it"
+        "cannot reach PostgreSQL at {endpoint}: {detail}; check the URL (`url` or `url_file`) or `provider`, that the \
+         server runs and that the network lets this program reach it"
     )]
     Unreachable {
         /// Host, port and database.
@@ -51,8 +51,8 @@ pub enum LockError {
     },
     /// TLS could not be set up, or the certificate was refused.
     #[error(
-        "TLS with PostgreSQL at {endpoint} failed: {detail}; set `ca_file` to the CA of the server's certificate, check \
-         that the host in the URL is in the certificate, or choose another sslmode"
+        "TLS with PostgreSQL at {endpoint} failed: {detail}; give the CA of the server's certificate in `ca_file` or \
+         `provider`, check that the host is in the certificate, or choose another sslmode"
     )]
     Tls {
         /// Host, port and database.
@@ -79,6 +79,15 @@ pub enum LockError {
         /// The file.
         path: String,
         /// What is wrong with it, or the operating system's message.
+        detail: String,
+    },
+    /// The program's own [`Provider`](crate::Provider) failed or was too slow. It is called again at the next attempt.
+    #[error(
+        "`provider`: {detail}; check that what it asks can be reached, accepts this program and answers within \
+         `statement_timeout`"
+    )]
+    Provider {
+        /// Its error with the causes.
         detail: String,
     },
     /// The server, or this program's own pool, has no connection left.
@@ -188,6 +197,7 @@ impl LockError {
             Self::Timeout { .. }
             | Self::Interrupted { .. }
             | Self::Unreachable { .. }
+            | Self::Provider { .. }
             | Self::NoConnection { .. } => true,
             // A standby may be promoted.
             Self::NoHost { hosts } => {
@@ -214,6 +224,7 @@ impl LockError {
             | Self::Unreachable { .. }
             | Self::Tls { .. }
             | Self::File { .. }
+            | Self::Provider { .. }
             | Self::NoConnection { .. }
             | Self::StatementPooling { .. }
             | Self::Timeout { .. }

@@ -101,6 +101,7 @@ pub use db::{
     fence::{FencePolicy, Overrun},
     observe::{Leader, Observer},
     pool::PoolState,
+    provider::Provider,
     refusal::{Changed, Refusal},
     stats::LockStats,
 };
@@ -116,5 +117,6 @@ pub use program::{
 #[cfg(feature = "prometheus-client")]
 pub use prometheus::LockMetrics;
 pub use session::settings::ClientConfig;
+pub use sqlx::postgres::{PgConnectOptions, PgSslMode};
 pub use store::Store;
 pub use types::{GrantId, Holder, Key, LockRow, SessionId, Term, Token};

@@ -1,7 +1,8 @@
 //! What the lock crate's errors say, in the words of this program: the crate speaks of its own settings and calls.
 
 /// What the crate calls a thing, and what it is called here.
-const WORDS: [(&str, &str); 15] = [
+const WORDS: [(&str, &str); 16] = [
+    (" or `provider`", ""),
     ("`Store::migrate`", "`leadergroup migrate`"),
     ("call `leadergroup migrate`", "run `leadergroup migrate`"),
     ("`url`", "database.url"),
@@ -68,7 +69,7 @@ mod tests {
             "database.maxIdleConnections: is too large for ttl",
             "retryInterval: detail",
             "check the URL (database.url or database.urlFile), that the server runs",
-            "set database.caFile to",
+            "certificate in database.caFile, check",
             "user, password (database.passwordFile wins over the URL)",
             "or this program's database.maxOpenConnections",
             "run `leadergroup migrate`",

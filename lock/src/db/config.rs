@@ -9,11 +9,11 @@ use std::time::Duration;
 use sqlx::ConnectOptions as _;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
-use crate::LockError;
 use crate::db::route::Hosts;
 use crate::db::url::{REMEDY, Url};
+use crate::{LockError, Provider};
 
-/// The name of the connections in `pg_stat_activity`, unless the URL sets another one.
+/// The name of the connections in `pg_stat_activity`, unless the URL, the provider or `PGAPPNAME` sets another one.
 const APPLICATION_NAME: &str = "leadergroup";
 
 /// The smallest useful pool: one connection is reserved for heartbeats, one for hints, one for everything else.
@@ -59,7 +59,7 @@ pub struct DatabaseConfig {
     /// `postgres://user:password@host:port/database?sslmode=…`, or `postgres:///database?host=/socket/directory`.
     /// Without `sslmode`, a server on another machine must show a certificate for its name that a known CA signed
     /// (`verify-full`); on loopback and on a Unix socket the connection is not encrypted unless `sslmode` asks for it.
-    /// Empty with `url_file`.
+    /// Empty with `url_file` or `provider`.
     ///
     /// Several hosts are written as for libpq: `postgres://user@host1:5432,host2:5433/database`, or as lists in the
     /// parameters `host` and `port`, where a single port applies to all hosts. A connection is made to the first
@@ -73,6 +73,8 @@ pub struct DatabaseConfig {
     /// connection: a mistake in it is an error of that attempt, and is gone once the file is corrected. When the URL
     /// names another place, connections to the former one are closed within seconds.
     pub url_file: Option<PathBuf>,
+    /// Gives the options of each connection, in place of `url` and of all files named here.
+    pub provider: Option<Provider>,
     /// A file that contains the password and nothing else (a line end is removed). Read again for each connection, so
     /// that a rotated password is picked up. Overrides a password in the URL.
     pub password_file: Option<PathBuf>,
@@ -103,6 +105,7 @@ impl Default for DatabaseConfig {
         Self {
             url: Secret::new(""),
             url_file: None,
+            provider: None,
             password_file: None,
             max_open_connections: 8,
             max_idle_connections: 2,
@@ -137,10 +140,31 @@ impl DatabaseConfig {
         if self.connection_max_idle_time.is_zero() {
             return Err(config("connection_max_idle_time", "is zero; write a time such as 5m"));
         }
+        if self.provider.is_some() {
+            return self.only_the_provider();
+        }
         match (&self.url_file, self.url.reveal()) {
             (None, url) => self.hosts(url).map(drop),
             (Some(_), "") => Ok(()),
             (Some(_), _) => Err(config("url_file", "is set, and so is `url`; remove one of the two")),
+        }
+    }
+
+    fn only_the_provider(&self) -> Result<(), LockError> {
+        let others = [
+            ("url", !self.url.reveal().is_empty()),
+            ("url_file", self.url_file.is_some()),
+            ("password_file", self.password_file.is_some()),
+            ("ca_file", self.ca_file.is_some()),
+        ];
+        match others.iter().find(|(_, given)| *given) {
+            Some((other, _)) => {
+                let problem = format!(
+                    "is set, and so is `{other}`; remove one of the two (the provider gives all options)"
+                );
+                Err(LockError::Config { key: "provider", problem })
+            }
+            None => Ok(()),
         }
     }
 
@@ -178,11 +202,17 @@ impl DatabaseConfig {
                 }
             };
         }
-        if !url.has(&["application_name"]) {
-            options = options.application_name(APPLICATION_NAME);
-        }
-        Ok(options.disable_statement_logging())
+        Ok(quiet_and_named(options))
     }
+}
+
+/// The options without logging of statements, and with an application name.
+pub(crate) fn quiet_and_named(options: PgConnectOptions) -> PgConnectOptions {
+    let named = match options.get_application_name() {
+        Some(_) => options,
+        None => options.application_name(APPLICATION_NAME),
+    };
+    named.disable_statement_logging()
 }
 
 fn config(key: &'static str, problem: &str) -> LockError {
@@ -266,6 +296,29 @@ mod tests {
         assert_eq!(problem(&config).0, "connection_max_lifetime");
         let config = DatabaseConfig { connection_max_idle_time: Duration::ZERO, ..good };
         assert_eq!(problem(&config).0, "connection_max_idle_time");
+    }
+
+    #[test]
+    fn a_provider_is_given_alone() {
+        let good = DatabaseConfig {
+            provider: Some(PgConnectOptions::new_without_pgpass().password("hunter2").into()),
+            ..DatabaseConfig::default()
+        };
+        assert_eq!(good.check(), Ok(()));
+        assert!(!format!("{good:?}").contains("hunter2"));
+        let file = || Some(PathBuf::from("/file"));
+        for (other, both) in [
+            ("url", DatabaseConfig { url: "postgres://app@db/app".into(), ..good.clone() }),
+            ("url_file", DatabaseConfig { url_file: file(), ..good.clone() }),
+            ("password_file", DatabaseConfig { password_file: file(), ..good.clone() }),
+            ("ca_file", DatabaseConfig { ca_file: file(), ..good.clone() }),
+        ] {
+            let (key, problem) = problem(&both);
+            assert_eq!(key, "provider");
+            assert!(problem.contains(&format!("so is `{other}`; remove one of the two")), "{problem}");
+        }
+        let few = DatabaseConfig { max_open_connections: 2, ..good };
+        assert_eq!(problem(&few).0, "max_open_connections");
     }
 
     #[test]

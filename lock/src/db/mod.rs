@@ -14,6 +14,7 @@ pub(crate) mod migrations;
 pub(crate) mod observe;
 pub(crate) mod pool;
 pub(crate) mod pooler;
+pub(crate) mod provider;
 pub(crate) mod prune;
 pub(crate) mod query;
 pub(crate) mod refusal;

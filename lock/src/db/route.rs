@@ -163,7 +163,8 @@ pub(crate) fn silent(host: &PgConnectOptions, limit: Duration) -> LockError {
 
 /// Host, port and database, for error texts.
 pub(crate) fn endpoint(options: &PgConnectOptions) -> String {
-    let database = options.get_database().unwrap_or("?");
+    // The server's default.
+    let database = options.get_database().unwrap_or_else(|| options.get_username());
     match options.get_socket() {
         Some(socket) => format!("{}/{database}", socket.display()),
         None => format!("{}:{}/{database}", options.get_host(), options.get_port()),

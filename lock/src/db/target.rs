@@ -1,5 +1,6 @@
-//! Where connections lead: the URL, given directly or in a file, and the other files that the settings name. All files
-//! are read again for each connection, so that a change in them applies without a restart.
+//! Where connections lead: the URL, given directly or in a file, with the other files that the settings name; or what
+//! the program's provider says. For each connection, the files are read again or the provider is called again, so that
+//! a change applies without a restart.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,8 +10,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
+use crate::db::config::quiet_and_named;
 use crate::db::route::{Hosts, Place, Route};
-use crate::{DatabaseConfig, LockError};
+use crate::db::url::Wanted;
+use crate::{DatabaseConfig, LockError, Provider};
 
 /// How often the file with the URL is read while existing connections are used. If the URL changes, new connections
 /// follow within about this time.
@@ -28,6 +31,8 @@ enum Source {
     Given(Hosts),
     /// The URL in this file.
     File(PathBuf),
+    /// What the program says.
+    Provider(Provider),
     /// Nowhere, for this reason.
     Nowhere(LockError),
 }
@@ -35,7 +40,7 @@ enum Source {
 /// What is known so far.
 #[derive(Default)]
 struct State {
-    /// The place of the last usable URL.
+    /// The place that was named last.
     place: Option<Arc<Place>>,
     /// When the file with the URL was last read while existing connections were used.
     looked: Option<Instant>,
@@ -47,9 +52,10 @@ impl Target {
     /// Checks the settings. No I/O.
     pub(crate) fn of(config: &DatabaseConfig) -> Result<Self, LockError> {
         config.check()?;
-        let source = match &config.url_file {
-            Some(file) => Source::File(file.clone()),
-            None => Source::Given(config.hosts(config.url.reveal())?),
+        let source = match (&config.provider, &config.url_file) {
+            (Some(provider), _) => Source::Provider(provider.clone()),
+            (None, Some(file)) => Source::File(file.clone()),
+            (None, None) => Source::Given(config.hosts(config.url.reveal())?),
         };
         Ok(Self { source, config: config.clone(), state: Mutex::default() })
     }
@@ -69,6 +75,10 @@ impl Target {
         let mut hosts = match &self.source {
             Source::Given(hosts) => hosts.clone(),
             Source::File(file) => self.url(file).await?,
+            Source::Provider(provider) => {
+                let options = provider.options(self.config.statement_timeout).await?;
+                Hosts { each: vec![quiet_and_named(options)], wanted: Wanted::Any }
+            }
             Source::Nowhere(error) => return Err(error.clone()),
         };
         let place = self.arrive(&hosts);
@@ -121,8 +131,8 @@ impl Target {
         })
     }
 
-    /// Makes these hosts the place of new connections, and returns it. It is the same place as before unless the URL
-    /// names other servers, another database or user: a new password is no reason to close connections.
+    /// Makes these hosts the place of new connections, and returns it. It is the same place as before unless they are
+    /// other servers, another database or user: a new password is no reason to close connections.
     fn arrive(&self, hosts: &Hosts) -> Arc<Place> {
         let arrived = Place::of(hosts);
         let mut state = self.state.lock();
@@ -132,7 +142,7 @@ impl Target {
                 tracing::info!(
                     from = place.name(),
                     to = arrived.name(),
-                    "the database's URL names another place"
+                    "connections now lead to another place"
                 );
             }
             None => {}
@@ -181,6 +191,7 @@ impl fmt::Debug for Target {
         match &self.source {
             Source::Given(hosts) => f.write_str(&hosts.endpoints()),
             Source::File(file) => write!(f, "the URL in {}", file.display()),
+            Source::Provider(provider) => write!(f, "{provider:?}"),
             Source::Nowhere(_) => f.write_str("nowhere"),
         }
     }

@@ -70,6 +70,7 @@ impl MemoryClient {
         let config = DatabaseConfig {
             url: URL.into(),
             url_file: None,
+            provider: None,
             password_file: None,
             ca_file: None,
             ..config.clone()

@@ -41,6 +41,7 @@ mod processes;
 #[path = "../program/mod.rs"]
 mod program;
 mod promotions;
+mod provider;
 mod pruning;
 mod published;
 mod quarantine;
