@@ -49,6 +49,7 @@ mod random;
 mod reasons;
 mod reassign;
 mod reconcile;
+mod semaphore;
 mod sessions;
 mod silent;
 mod stats;
