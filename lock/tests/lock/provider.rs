@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use leadergroup_lock::{
-    ClientConfig, DatabaseConfig, Hint, Key, LockError, PgConnectOptions, PgSslMode, Provider, SessionId,
-    Store, Token, blocking,
+    ClientConfig, DatabaseConfig, Key, LockError, PgConnectOptions, PgSslMode, Provider, SessionId, Store,
+    Token, blocking, controller::Hint,
 };
 
 use crate::cast::session;
