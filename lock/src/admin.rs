@@ -1,5 +1,5 @@
 //! For administrators and their tools: installing and checking the schema, listing locks, releasing one by force,
-//! pruning. The calls themselves are methods of [`Store`](crate::Store).
+//! pruning. Programs that only use locks do not need it. The calls themselves are methods of [`Store`](crate::Store).
 
 pub use crate::db::{
     fence::FENCE_SEEN_SQL,

@@ -161,7 +161,7 @@ pub enum LockError {
         /// The privileges that are missing.
         detail: String,
     },
-    /// The own session is dead, closed or unknown: register a new one, and claim again.
+    /// The own session is dead, closed or unknown. After a shutdown, connect a new client.
     #[error("this program's session was marked dead or closed; it has to register again")]
     SessionDead,
     /// Any other error that the server reported.

@@ -1,18 +1,21 @@
-//! A lock in PostgreSQL for programs that must run one copy at a time: sessions, leases, fencing tokens, and a queue.
+//! A lock in PostgreSQL for programs of which only one copy may run at a time: sessions, leases, fencing tokens, and a
+//! queue.
 //!
 //! - A *session* is one running process. One heartbeat keeps everything that it holds, so the cost does not grow with
 //!   the number of keys.
 //! - A *lock* is a row with a key. It names its *holder*, the *token* of the holder's term, and the session that may
 //!   change it.
-//! - A *token* grows with each change of holder and is never used twice, even when the database lost commits. Pass it
-//!   to every store that is written to under the lock, in SQL (`leadergroup.fence(key, token)`) or elsewhere: only that
-//!   stops a holder that was paused and resumes.
+//! - A *token* grows with each change of holder, also after a failover that lost commits. Pass it to every store that
+//!   is written to under the lock ([how]): only that stops a holder that was paused and resumes.
 //!
 //! Time in the database is for information only. A failure detector judges on a monotonic clock whether a session is
 //! dead: its heartbeat counter did not change for its ttl. The session is then *marked* dead by compare-and-set on that
 //! counter, and everything that it sends later is refused.
 //!
-//! A program uses a [`Client`], or [`blocking::Client`] without an async runtime:
+//! A program on tokio uses a [`Client`], any other one a [`blocking::Client`]. It takes a key if it is free
+//! ([`Client::try_lock`]), waits for it ([`Client::lock`]), or has work done while it is held
+//! ([`Client::run_while_held`], [`Client::campaign`]). A [`Guard`] says when its key is lost, a fifth of the ttl before
+//! others can have it. [`Store::observe`] tells other programs who the holder is.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,14 +27,22 @@
 //! store.migrate().await?;
 //! let client = Client::connect(store, ClientConfig { name: "worker-1".into(), ..ClientConfig::default() }).await?;
 //! let key = Key::new("nightly-report")?;
-//! client.run_while_held(&key, Duration::from_secs(60), async |guard| work(guard.token().get()).await).await?;
+//! let wait = Duration::from_secs(60);
+//! client.run_while_held(&key, wait, async |guard| work(guard.token().get()).await).await?;
 //! client.shutdown().await?;
 //! # Ok(())
 //! # }
 //! # async fn work(token: i64) {}
 //! ```
 //!
-//! Programs in other languages call the same SQL functions; `docs/sql-protocol.md` describes them.
+//! Read on: [what happens when ...][readme], [faults of the database][faults], [clients in other languages][sql], [when
+//! not to use a lock][not].
+//!
+//! [how]: https://github.com/leadergroup/leadergroup/blob/main/docs/fencing.md
+//! [readme]: https://github.com/leadergroup/leadergroup/blob/main/lock/README.md#what-happens-when-
+//! [faults]: https://github.com/leadergroup/leadergroup/blob/main/docs/database-faults.md
+//! [sql]: https://github.com/leadergroup/leadergroup/blob/main/lock/docs/sql-protocol.md
+//! [not]: https://github.com/leadergroup/leadergroup/blob/main/lock/docs/when-not-to-use-a-lock.md
 //!
 //! # Features
 //!
@@ -39,38 +50,6 @@
 //!   `protocol`, the single steps that clients and controllers are made of.
 //! - `memory`: a database in memory, for simulations and unit tests.
 //! - `prometheus-client`: `LockMetrics`, for the registry of the crate of the same name.
-//!
-//! # Controllers
-//!
-//! With the feature `controller`: a controller that decides which of *others* works, as a Kubernetes operator does,
-//! keeps a session with a `Membership`, claims keys, and grants them to holders:
-//!
-#![cfg_attr(feature = "controller", doc = "```no_run")]
-#![cfg_attr(not(feature = "controller"), doc = "```ignore")]
-//! # async fn example(store: leadergroup_lock::Store) -> Result<(), leadergroup_lock::LockError> {
-//! use leadergroup_lock::controller::{Claim, Claimed, Grant, Membership, SessionConfig};
-//! use leadergroup_lock::{GrantId, Holder, Key};
-//!
-//! let config = SessionConfig { name: "controller-1".into(), ..SessionConfig::default() };
-//! let (membership, _events) = Membership::join(store.clone(), config).await?;
-//! let (own, key) = (membership.session(), Key::new("web")?);
-//! let claim = Claim { key: key.clone(), group: "shop".into(), may_create: true, supersedes: None };
-//! if let Claimed::Ours(row) = &store.claim(own, &[claim]).await?[0] {
-//!     let holder = Holder { uid: "4711".into(), namespace: "shop".into(), name: "web-0".into() };
-//!     let grant = Grant {
-//!         key,
-//!         group: "shop".into(),
-//!         expected: row.token,
-//!         floor: row.token,
-//!         holder,
-//!         grant: GrantId::new(),
-//!         reason: "started".into(),
-//!     };
-//!     println!("{:?}", store.grant(own, &[grant]).await?[0]);
-//! }
-//! # Ok(())
-//! # }
-//! ```
 
 // Controllers and programs share most of what is internal.
 #![cfg_attr(not(feature = "controller"), allow(dead_code, unused_imports, unreachable_pub))]

@@ -1,5 +1,6 @@
 //! The single steps of the protocol, which clients and controllers are made of: sessions and their heartbeats,
-//! observing others, requests for a key. For programs that need another client than [`Client`](crate::Client).
+//! observing others, requests for a key. For programs that need another client than [`Client`](crate::Client). With the
+//! feature `controller`.
 
 pub use crate::clock::Clock;
 pub use crate::program::acquire::{AcquireRequest, Acquired, Attempt, HolderSession, Transfer, Wait};

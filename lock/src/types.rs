@@ -77,7 +77,7 @@ pub(crate) fn check_text(what: &'static str, text: &str) -> Result<(), LockError
     Err(LockError::Invalid { what, problem })
 }
 
-/// A fencing token: it grows with every change of holder of a key and is never used twice.
+/// A fencing token: the number of a term. It grows with every change of holder of a key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Token(i64);
@@ -155,7 +155,8 @@ uuid_newtype! {
     EraId
 }
 
-/// The holder of a key. The three texts are opaque to the lock; the operator stores a pod's UID, namespace and name.
+/// The holder of a key. The three texts are opaque to the lock. A [`Client`](crate::Client) has a random `uid`, an
+/// empty namespace, and the name in its settings; the operator stores a pod's UID, namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Holder {
     /// Identity: never reused for another holder.
@@ -179,7 +180,7 @@ pub struct Term {
     pub reason: String,
     /// When it was granted, by the database's clock. For information.
     pub granted_at: Timestamp,
-    /// Whether everything that makes the holder act has been done (`Store::confirm`).
+    /// Whether everything that makes the holder act has been done (for keys of controllers).
     pub confirmed: bool,
 }
 

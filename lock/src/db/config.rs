@@ -79,13 +79,16 @@ pub struct DatabaseConfig {
     /// that a rotated password is picked up. Overrides a password in the URL.
     pub password_file: Option<PathBuf>,
     /// The largest number of connections at a time, at least 3: one is reserved for heartbeats, so that no other work
-    /// can delay them, and one for hints.
+    /// can delay them, and one for notifications. Each further client on the store that waits for a key has one more
+    /// for notifications; a client with a `heartbeat_thread`, and `blocking::migrate`, have connections of their own.
+    /// Default: 8.
     pub max_open_connections: u32,
     /// How many connections are kept open without work for more than a few seconds, besides the two reserved ones.
+    /// Default: 2.
     pub max_idle_connections: u32,
-    /// A connection is replaced after this time.
+    /// A connection is replaced after this time. Default: 30 minutes.
     pub connection_max_lifetime: Duration,
-    /// A connection without work is closed after this time.
+    /// A connection without work is closed after this time. Default: 5 minutes.
     pub connection_max_idle_time: Duration,
     /// PEM file of the CA that signed the server's certificate; trusted in addition to the public ones. With it,
     /// `sslmode=require` means `verify-ca`.
@@ -94,9 +97,10 @@ pub struct DatabaseConfig {
     /// that reaches only a former primary keeps its lease there by its heartbeats, without limit, while the promoted
     /// standby grants its keys to others. With it, no heartbeat succeeds on a former primary whose synchronous standby
     /// was promoted, and the holder loses its keys before others get them. The price: while the standbys are away, no
-    /// heartbeat succeeds either, and all keys are lost after the ttl.
+    /// heartbeat succeeds either, and all keys are lost within the ttl. Default: no.
     pub synchronous_heartbeats: bool,
     /// How long one statement may take, and how long making one connection may take. The server gets the same limit.
+    /// Default: 2 seconds.
     pub statement_timeout: Duration,
 }
 

@@ -54,7 +54,7 @@ impl Store {
         Ok(info.holder.filter(|_| !info.abandoned).map(leader))
     }
 
-    /// Observes who holds a key. Asks once each `every`, and needs no session.
+    /// Observes who holds a key. Polls at the interval `every`, and needs no session.
     ///
     /// ```no_run
     /// # async fn example(store: leadergroup_lock::Store) -> Result<(), Box<dyn std::error::Error>> {

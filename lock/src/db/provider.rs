@@ -35,8 +35,8 @@ type Options = Result<PgConnectOptions, Box<dyn Error + Send + Sync>>;
 /// # async fn token() -> Result<String, std::io::Error> { Ok(String::new()) }
 /// ```
 ///
-/// [`PgConnectOptions`] is the type of sqlx, whose versions are therefore part of this crate's interface: another
-/// incompatible version of sqlx makes another one of this crate. Use the type through this crate, and no dependency on
+/// [`PgConnectOptions`] is the type of sqlx, whose versions are therefore part of this crate's interface: a breaking
+/// release of sqlx means a breaking release of this crate. Use the type through this crate, and no dependency on
 /// sqlx is needed. Options that never change are a provider by `From`.
 ///
 /// - The closure is called for each new connection, and by several tasks at a time. It must not block the thread. Its

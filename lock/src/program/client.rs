@@ -23,8 +23,10 @@ use crate::{
 };
 
 /// A program that holds locks. Cheap to clone; a clone is the same holder. Tasks that share a client, or have clones of
-/// it, exclude each other, unless it is [reentrant](ClientConfig::reentrant). Dropping the last one ends the background
-/// tasks; [`shutdown`](Self::shutdown) also frees everything at once.
+/// it, exclude each other, unless it is [reentrant](ClientConfig::reentrant). Dropping the last one stops the
+/// heartbeat, and its keys are free after the ttl, those of guards that were just dropped as well.
+/// [`shutdown`](Self::shutdown) frees everything at once, also keys of guards that other tasks still have: stop their
+/// work before.
 ///
 /// ```no_run
 /// # async fn example(store: leadergroup_lock::Store) -> Result<(), Box<dyn std::error::Error>> {
@@ -101,9 +103,11 @@ impl Client {
 
     /// Acquires the key if it has no holder and no waiters; `None` otherwise, also if another task of this client has
     /// it (see [`reentrant`](ClientConfig::reentrant)). Never waits for others that want the key: while another program
-    /// is about to take it, the answer is `None`. Waits only for fenced transactions of the last holder, as the
-    /// [`FencePolicy`](crate::FencePolicy) says, and [observes](ClientConfig::confirm_death) a holder that is probably
-    /// dead, a lock delay, or a quarantine.
+    /// is about to take it, the answer is `None`. Waits for fenced transactions of the last holder, as the
+    /// [`FencePolicy`](crate::FencePolicy) says.
+    ///
+    /// Usually returns at once. With [`confirm_death`](ClientConfig::confirm_death) (the default) it may take up to the
+    /// ttl of a holder that is probably dead, the rest of a lock delay, or the longest ttl after a failover.
     pub async fn try_lock(&self, key: &Key) -> Result<Option<Guard>, ClientError> {
         Ok(self.try_lock_or_why(key).await?.ok())
     }
@@ -114,8 +118,8 @@ impl Client {
             .await
     }
 
-    /// Waits in the queue until this holder gets the key, first come, first served, but not for longer than `wait`. If
-    /// another task of this client has the key, it waits for that one, too (see
+    /// Waits in the queue until this holder gets the key, first come, first served, but not for longer than `wait`,
+    /// which may be [`Duration::MAX`]. If another task of this client has the key, it waits for that one, too (see
     /// [`reentrant`](ClientConfig::reentrant)). While the database cannot be reached, the request is repeated; if that
     /// lasts until the end, the error says so. The future may be dropped at any time: it gives up its place in the
     /// queue.

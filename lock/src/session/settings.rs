@@ -49,32 +49,35 @@ pub(crate) fn check(ttl: Duration, retry_interval: Duration) -> Result<(), LockE
 pub struct ClientConfig {
     /// The holder's name in tables and in the history.
     pub name: String,
-    /// After this long without a heartbeat, the client's keys go to others. Its guards are lost before that.
+    /// After this long without a heartbeat, the client's keys go to others. Its guards are lost a fifth of it before
+    /// that. It stays the same for as long as the client lives. Default: 5 seconds.
     pub ttl: Duration,
     /// Time between two heartbeats; at most a third of `ttl`. Waiters poll at the same interval, besides being woken.
+    /// Default: 1 second.
     pub retry_interval: Duration,
     /// The reason for its requests, kept in the history.
     pub reason: String,
     /// For how long no one gets a key after this client's session was marked dead while it held the key: effects of
     /// work that was under way may come late. The waiters measure it, each from the time when it first learns of the
-    /// death mark. A release and a [`shutdown`](crate::Client::shutdown) hand over at once.
+    /// death mark. A release and a [`shutdown`](crate::Client::shutdown) hand over at once. Default: none.
     pub lock_delay: Duration,
     /// The longest time that a key may be held. After that, its guard is [lost](crate::Guard::lost). The key is free
     /// for others when the guard is dropped, or else with the first heartbeat after another fifth of the ttl, whatever
-    /// the holder does.
+    /// the holder does. Default: none.
     pub max_hold: Option<Duration>,
     /// Whether the client, with all its clones, may take a key that it already has: it then holds the key until the
     /// last guard is dropped. Without this, tasks that share a client exclude each other: a second request for the key
     /// is treated like one of another program, and a task that requests a key that it holds itself waits for itself.
+    /// Default: no.
     pub reentrant: bool,
     /// Whether the heartbeat runs in its own thread, with its own connections. Then code that blocks the caller's
-    /// runtime does not lose the lock.
+    /// runtime does not lose the lock. Default: no.
     pub heartbeat_thread: bool,
     /// Whether a try, and a wait whose time is over, may take longer if something has to be observed before anyone can
     /// get the key. If the holder has been silent for twice its ttl, this takes its ttl: the client watches the holder,
     /// marks it dead, and tries once more. If the last holder had asked for a [`lock_delay`](Self::lock_delay), it
-    /// takes what is left of the delay. In the quarantine after a failover, it takes the
-    /// longest ttl. Without this, programs that only try once, and end, never get such a key.
+    /// takes what is left of the delay. In the quarantine after a failover, it takes the longest ttl. If this is off
+    /// and all programs only try once and exit, none ever gets such a key. Default: yes.
     pub confirm_death: bool,
 }
 
