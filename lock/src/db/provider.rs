@@ -2,10 +2,11 @@
 
 use std::error::Error;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FutureExt as _};
 use sqlx::postgres::PgConnectOptions;
 use tokio::time::timeout;
 
@@ -40,10 +41,9 @@ type Options = Result<PgConnectOptions, Box<dyn Error + Send + Sync>>;
 /// sqlx is needed. Options that never change are a provider by `From`.
 ///
 /// - The closure is called for each new connection, and by several tasks at a time. It must not block the thread. Its
-///   future may take [`statement_timeout`](crate::DatabaseConfig::statement_timeout), and may be dropped at any time.
-///   Cache what is slow or limited in number.
-/// - A failure is [`LockError::Provider`] for that statement, and the next one calls again. The text of the error is
-///   part of errors and logs, so it must contain no secret.
+/// future may take [`statement_timeout`](crate::DatabaseConfig::statement_timeout), and may be dropped at any time.
+/// Cache what is slow or limited in number. - A failure, or a panic, is [`LockError::Provider`] for that statement, and
+/// the next one calls again. The text of the error is part of errors and logs, so it must contain no secret.
 /// - A new password alone closes no connection. When the options name another server, database or user than before, the
 ///   connections to the former place are closed. So return the same user for as long as its connections may be used. A
 ///   change is noticed with the next new connection, at the latest after
@@ -68,9 +68,12 @@ impl Provider {
 
     /// The options for one connection.
     pub(crate) async fn options(&self, limit: Duration) -> Result<PgConnectOptions, LockError> {
-        let detail = match timeout(limit, (self.0)()).await {
-            Ok(Ok(options)) => return Ok(options),
-            Ok(Err(error)) => {
+        // The heartbeat must outlive a panic of the program's code.
+        let call = AssertUnwindSafe(async { (self.0)().await }).catch_unwind();
+        let detail = match timeout(limit, call).await {
+            Ok(Ok(Ok(options))) => return Ok(options),
+            Ok(Err(_)) => "it panicked".to_owned(),
+            Ok(Ok(Err(error))) => {
                 let first: &dyn Error = &*error;
                 let causes = std::iter::successors(Some(first), |&error| error.source());
                 causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")

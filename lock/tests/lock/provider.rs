@@ -207,3 +207,21 @@ async fn an_error_says_what_caused_it() {
     let (_, text) = error(&Store::new(&config(&database, provider)).unwrap()).await;
     assert!(text.starts_with("`provider`: no token: connection refused; "), "{text}");
 }
+
+#[tokio::test]
+async fn a_panic_of_a_provider_is_an_error() {
+    let database = database().await;
+    let called = Arc::new(Mutex::new(false));
+    let provider = {
+        let (options, called) = (options(&database), Arc::clone(&called));
+        Provider::new(move || {
+            let first = !std::mem::replace(&mut *called.lock().unwrap(), true);
+            assert!(!first, "the program has a bug");
+            std::future::ready(Ok(options.clone()))
+        })
+    };
+    let store = Store::new(&config(&database, provider)).unwrap();
+    let (error, text) = error(&store).await;
+    assert!(matches!(error, LockError::Provider { .. }) && text.contains("it panicked"), "{text}");
+    store.check().await.unwrap();
+}
