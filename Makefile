@@ -218,7 +218,7 @@ bench-fleet-short: root build-cluster ## The same within a minute, with few grou
 	LEADERGROUP_BENCH_GROUPS="$(GROUPS)" cargo test --workspace --bench fleet
 
 .PHONY: bench-failover
-bench-failover: root build-cluster ## What clients notice of a failover, beside alternatives: ROUNDS=30 (an hour and a half), ONLY=<changes and candidates>, ONLY=database_lost
+bench-failover: root build-cluster ## What clients notice of a failover, beside alternatives: ROUNDS=30 (an hour and a half), ONLY=<changes and candidates>; ONLY=database_lost, alone: the loss of the database, ROUNDS=4
 ifeq ($(ONLY),database_lost)
 	LEADERGROUP_DATABASE_ROUNDS="$(or $(ROUNDS),4)" $(MAKE) e2e SCENARIO=database_lost
 else

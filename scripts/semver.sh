@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compares the public face of the lock's crate with that of a release, by a pinned cargo-semver-checks that is built once
-# into the cache. Fails if a change needs a larger step of the version than Cargo.toml has.
+# Compares the public face of the lock's crate with that of a release, by a pinned cargo-semver-checks that is built
+# once into the cache. Fails if a change needs a larger step of the version than Cargo.toml has.
 #   scripts/semver.sh [revision]    the default is the last tag of a release
 set -euo pipefail
 cd "$(dirname "$0")/.."

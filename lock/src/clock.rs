@@ -77,7 +77,7 @@ fn at_rate(time: Duration, rate_ppm: i32) -> Duration {
 }
 
 /// The time of the clock by which leases are counted: one that never jumps and keeps running while the machine is
-/// suspended (`CLOCK_BOOTTIME` on Linux).
+/// suspended (`CLOCK_BOOTTIME` on Linux). Every store but one in memory uses it.
 pub fn monotonic() -> Duration {
     Clock::boottime().now()
 }

@@ -102,7 +102,7 @@ pub enum LockError {
     /// The pooler may run each statement on another connection to the server.
     #[error(
         "the connection pooler is in statement mode ({detail}), in which nothing can be locked; set pool_mode = \
-         transaction (or session) for this database in the pooler, or point the URL at PostgreSQL itself"
+         transaction (or session) for this database in the pooler, or connect to PostgreSQL itself"
     )]
     StatementPooling {
         /// The pooler's message.
@@ -126,7 +126,7 @@ pub enum LockError {
     },
     /// The database accepts no writes.
     #[error(
-        "the database is read-only (a standby, or default_transaction_read_only is on); point the URL at the \
+        "the database is read-only (a standby, or default_transaction_read_only is on); connect to the \
          primary"
     )]
     ReadOnly,

@@ -74,7 +74,7 @@ mod session;
 mod store;
 mod types;
 
-pub use clock::monotonic;
+pub use clock::{Clock, monotonic};
 pub use db::{
     config::{DatabaseConfig, Secret},
     fence::{FencePolicy, Overrun},

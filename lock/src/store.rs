@@ -8,7 +8,7 @@ use crate::db::pool::Pool;
 #[cfg(feature = "memory")]
 use crate::memory::{MemoryClient, MemoryDatabase};
 use crate::program::acquire::{Acquiring, Releasing};
-use crate::{DatabaseConfig, FencePolicy, LockError, LockStats, protocol::Clock};
+use crate::{Clock, DatabaseConfig, FencePolicy, LockError, LockStats};
 
 /// The database. Cheap to clone; connects when first used.
 ///
@@ -48,8 +48,7 @@ impl Store {
     }
 
     /// The clock by which the sessions on this store judge time.
-    #[cfg_attr(feature = "controller", visibility::make(pub))]
-    pub(crate) fn clock(&self) -> Clock {
+    pub fn clock(&self) -> Clock {
         self.database.pool.clock()
     }
 

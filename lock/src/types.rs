@@ -219,8 +219,6 @@ pub struct Beat {
     pub alive: bool,
     /// The own session.
     pub own: SessionId,
-    /// Its ttl as stored in the database, by which others judge it.
-    pub ttl: Duration,
     /// The number of its heartbeats so far.
     pub count: u64,
     /// How many of its keys have been released by force so far.

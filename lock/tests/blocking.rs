@@ -132,7 +132,6 @@ fn a_key_goes_to_a_named_waiter() {
     let Transferred::NotWaiting(held) = held.transfer_to(Successor::Name("two")).unwrap() else {
         panic!("nobody waits")
     };
-    assert!(!held.wait_in_jeopardy(Duration::from_millis(10)) && !held.is_lost());
     std::thread::scope(|threads| {
         let waiting = threads.spawn(|| two.lock(&key(), DEADLINE).unwrap());
         let waits = || number(database, "select count(*) from leadergroup.waiter") == 1;
@@ -140,6 +139,21 @@ fn a_key_goes_to_a_named_waiter() {
         assert!(matches!(held.transfer_to(Successor::Name("two")).unwrap(), Transferred::Done));
         assert_eq!(waiting.join().unwrap().token(), Token::new(2));
     });
+}
+
+#[test]
+fn a_warning_comes_before_the_loss() {
+    let (database, store) = migrated();
+    let client = with_ttl(&store, "warned", Duration::from_secs(10));
+    let held = client.try_lock(&key()).unwrap().unwrap();
+    assert!(!held.wait_in_jeopardy(Duration::from_millis(10)));
+    RUNTIME.block_on(database.sql(
+        "create function public.silence() returns trigger language plpgsql as
+         'begin raise ''no heartbeat gets through''; end';
+         create trigger silence before update of beat on leadergroup.session
+         for each row execute function public.silence()",
+    ));
+    assert!(held.wait_in_jeopardy(DEADLINE) && !held.is_lost());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! This module combines three sources into one [`Verdict`](crate::api::Verdict) per pod: the operator's own probes
 //! ([`Prober`]), the kubelet's reports that arrive through the API server ([`PodFacts`]), and the leases of the nodes
 //! ([`NodeLeases`]). Everything except the prober is pure: it does no I/O and gets the time as an argument, a
-//! [`Duration`](std::time::Duration) on one monotonic [`Clock`](leadergroup_lock::protocol::Clock).
+//! [`Duration`](std::time::Duration) on one monotonic [`Clock`](leadergroup_lock::Clock).
 //!
 //! It depends on the API types and Kubernetes' `Pod`, and makes no decisions. Two rules apply throughout:
 //!

@@ -55,7 +55,7 @@ use executor::{
     Context, count_writes,
     hook_places::{self, HookPlaces},
 };
-use leadergroup_lock::{LockError, Store, protocol::Clock};
+use leadergroup_lock::{Clock, LockError, Store};
 use lock::keys::KeyRule;
 use message::Message;
 use status::events::Events;

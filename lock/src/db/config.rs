@@ -99,7 +99,8 @@ pub struct DatabaseConfig {
     /// was promoted, and the holder loses its keys before others get them. The price: while the standbys are away, no
     /// heartbeat succeeds either, and all keys are lost within the ttl. Default: no.
     pub synchronous_heartbeats: bool,
-    /// How long one statement may take, and how long making one connection may take. The server gets the same limit.
+    /// How long one statement may take, how long making one connection may take, and how long a call of `provider` may
+    /// take before that. The server gets the same limit.
     /// Default: 2 seconds.
     pub statement_timeout: Duration,
 }

@@ -21,7 +21,7 @@ use crate::db::statement::{Bind, Row, Statement};
 use crate::db::target::Target;
 #[cfg(feature = "memory")]
 use crate::memory::MemoryClient;
-use crate::{DatabaseConfig, LockError, protocol::Clock};
+use crate::{Clock, DatabaseConfig, LockError};
 
 /// Connections to the database.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -8,9 +8,13 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
 use sqlx::postgres::PgConnectOptions;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::timeout;
 
 use crate::LockError;
+
+/// Only one task calls the provider at a time.
+pub(crate) type Turn = OwnedMutexGuard<()>;
 
 type Options = Result<PgConnectOptions, Box<dyn Error + Send + Sync>>;
 
@@ -40,10 +44,12 @@ type Options = Result<PgConnectOptions, Box<dyn Error + Send + Sync>>;
 /// release of sqlx means a breaking release of this crate. Use the type through this crate, and no dependency on
 /// sqlx is needed. Options that never change are a provider by `From`.
 ///
-/// - The closure is called for each new connection, and by several tasks at a time. It must not block the thread. Its
-/// future may take [`statement_timeout`](crate::DatabaseConfig::statement_timeout), and may be dropped at any time.
-/// Cache what is slow or limited in number. - A failure, or a panic, is [`LockError::Provider`] for that statement, and
-/// the next one calls again. The text of the error is part of errors and logs, so it must contain no secret.
+/// - The closure is called for each new connection, by one task at a time. It must not block the thread. Its future,
+///   with the wait for the calls before it, may take
+///   [`statement_timeout`](crate::DatabaseConfig::statement_timeout) before the connection is made, and may be dropped
+///   at any time. Cache what is slow or limited in number.
+/// - A failure, or a panic, is [`LockError::Provider`] for that statement, and the next one calls again. The text of
+///   the error is part of errors and logs, so it must contain no secret.
 /// - A new password alone closes no connection. When the options name another server, database or user than before, the
 ///   connections to the former place are closed. So return the same user for as long as its connections may be used. A
 ///   change is noticed with the next new connection, at the latest after
@@ -55,7 +61,10 @@ type Options = Result<PgConnectOptions, Box<dyn Error + Send + Sync>>;
 /// - Threads with their own runtime call it as well: those of [`blocking`](crate::blocking) and of
 ///   [`heartbeat_thread`](crate::ClientConfig::heartbeat_thread).
 #[derive(Clone)]
-pub struct Provider(Arc<dyn Fn() -> BoxFuture<'static, Options> + Send + Sync>);
+pub struct Provider {
+    provide: Arc<dyn Fn() -> BoxFuture<'static, Options> + Send + Sync>,
+    turn: Arc<Mutex<()>>,
+}
 
 impl Provider {
     /// A provider that calls this closure for each new connection.
@@ -63,17 +72,21 @@ impl Provider {
     where
         F: Future<Output = Result<PgConnectOptions, Box<dyn Error + Send + Sync>>> + Send + 'static,
     {
-        Self(Arc::new(move || Box::pin(provide())))
+        Self { provide: Arc::new(move || Box::pin(provide())), turn: Arc::default() }
     }
 
-    /// The options for one connection.
-    pub(crate) async fn options(&self, limit: Duration) -> Result<PgConnectOptions, LockError> {
+    /// The options for one connection. The next call waits until the turn is dropped: use the options before, so that
+    /// an answer does not undo a later one.
+    pub(crate) async fn options(&self, limit: Duration) -> Result<(PgConnectOptions, Turn), LockError> {
         // The heartbeat must outlive a panic of the program's code.
-        let call = AssertUnwindSafe(async { (self.0)().await }).catch_unwind();
+        let call = async {
+            let turn = Arc::clone(&self.turn).lock_owned().await;
+            (AssertUnwindSafe(async { (self.provide)().await }).catch_unwind().await, turn)
+        };
         let detail = match timeout(limit, call).await {
-            Ok(Ok(Ok(options))) => return Ok(options),
-            Ok(Err(_)) => "it panicked".to_owned(),
-            Ok(Ok(Err(error))) => {
+            Ok((Ok(Ok(options)), turn)) => return Ok((options, turn)),
+            Ok((Err(_), _)) => "it panicked".to_owned(),
+            Ok((Ok(Err(error)), _)) => {
                 let first: &dyn Error = &*error;
                 let causes = std::iter::successors(Some(first), |&error| error.source());
                 causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")

@@ -72,11 +72,13 @@ impl Target {
 
     /// The route of the next connection.
     pub(crate) async fn route(&self) -> Result<Route, LockError> {
+        let _turn;
         let mut hosts = match &self.source {
             Source::Given(hosts) => hosts.clone(),
             Source::File(file) => self.url(file).await?,
             Source::Provider(provider) => {
-                let options = provider.options(self.config.statement_timeout).await?;
+                let (options, turn) = provider.options(self.config.statement_timeout).await?;
+                _turn = turn;
                 Hosts { each: vec![quiet_and_named(options)], wanted: Wanted::Any }
             }
             Source::Nowhere(error) => return Err(error.clone()),

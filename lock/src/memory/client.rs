@@ -17,7 +17,7 @@ use super::random::Random;
 use super::signal::{Signal, Subscription};
 use crate::db::statement::Notification;
 use crate::db::statement::Row;
-use crate::{DatabaseConfig, LockError, protocol::Clock};
+use crate::{Clock, DatabaseConfig, LockError};
 
 /// The address in the settings, which a valid configuration needs.
 const URL: &str = "postgres://program@memory/memory";

@@ -18,7 +18,7 @@ use super::signal::{Signal, Subscription};
 use super::tables::Tables;
 use super::transaction::{Transaction, reads};
 use crate::db::statement::{Notification, Row};
-use crate::protocol::{Clock, EraId};
+use crate::{Clock, protocol::EraId};
 
 /// What the database's clock shows at first: the beginning of 2026, in microseconds since 1970.
 const BEGINNING: i64 = 1_767_225_600_000_000;

@@ -1,7 +1,7 @@
 //! A database in memory, for simulations and for the unit tests of programs that use this crate.
 //!
 //! Everything above the statements is the real thing: [`Store`](crate::Store), [`Client`](crate::Client),
-//! [`Membership`](crate::controller::Membership), the pool with its time limits and repetitions. Below, the statements
+//! `Membership`, the pool with its time limits and repetitions. Below, the statements
 //! run on plain data instead of SQL. A test compares random sequences of them with a PostgreSQL server: answers and
 //! tables are equal.
 //!

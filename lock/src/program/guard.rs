@@ -118,7 +118,7 @@ impl Guard {
         }
     }
 
-    /// Until when the key is certainly held, by [`monotonic`](crate::monotonic), as known at this moment;
+    /// Until when the key is certainly held, by the store's [clock](crate::Store::clock), as known at this moment;
     /// every heartbeat extends it. Others can have the key a fifth of the ttl later. `None` once it is lost.
     pub fn held_until(&self) -> Option<Duration> {
         self.term.until()

@@ -91,10 +91,7 @@ impl FailureDetector {
         let mut seen = BTreeMap::new();
         for session in beat.sessions.iter().filter(|session| !session.dead && session.id != beat.own) {
             let since = match self.seen.get(&session.id) {
-                // A new ttl comes with a new count; if it should not, the window still starts again.
-                Some(window) if !gap && window.beat == session.beat && window.ttl == session.ttl => {
-                    window.since
-                }
+                Some(window) if !gap && window.beat == session.beat => window.since,
                 _ => now,
             };
             let unchanged_for = sent_at.saturating_sub(since);
@@ -149,7 +146,6 @@ mod tests {
         Beat {
             alive: true,
             own,
-            ttl: ms(TTL),
             count: 1,
             revoked: 0,
             sessions: others.iter().map(session).collect(),
@@ -172,27 +168,6 @@ mod tests {
         assert_eq!(detector.observe(ms(4_700), ms(4_650), &beat), [(other, 7)]);
         assert_eq!(detector.observe(ms(5_700), ms(5_650), &beat), [(other, 7)], "until it is seen dead");
         assert_eq!(detector.observe(ms(6_700), ms(6_650), &answer(own, &[(other, 7, true)])), []);
-    }
-
-    #[test]
-    fn a_session_is_judged_by_the_ttl_that_came_with_its_last_beat() {
-        let (own, other) = (SessionId::new(), SessionId::new());
-        let mut detector = FailureDetector::new(ms(R));
-        let mut look = |time: u64, count: u64, ttl: u64| {
-            let mut beat = answer(own, &[(other, count, false)]);
-            beat.sessions[0].ttl = ms(ttl);
-            detector.observe(ms(time), ms(time), &beat).len()
-        };
-        // Extended just before the shorter ttl would have been over.
-        assert_eq!([look(0, 7, 2_000), look(1_000, 7, 2_000), look(1_999, 8, 6_000)], [0; 3]);
-        assert_eq!([look(3_999, 8, 6_000), look(5_999, 8, 6_000), look(7_998, 8, 6_000)], [0; 3]);
-        assert_eq!(look(7_999, 8, 6_000), 1);
-        // Shortened: the shorter ttl counts from the beat that announced it, no earlier.
-        assert_eq!([look(9_000, 9, 6_000), look(11_000, 10, 2_000), look(12_999, 10, 2_000)], [0; 3]);
-        assert_eq!(look(13_000, 10, 2_000), 1);
-        // A ttl that changed without a beat has not been watched for long enough, either.
-        assert_eq!([look(14_000, 11, 6_000), look(16_000, 11, 6_000), look(17_000, 11, 2_000)], [0; 3]);
-        assert_eq!([look(18_999, 11, 2_000), look(19_000, 11, 2_000)], [0, 1]);
     }
 
     #[test]

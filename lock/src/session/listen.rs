@@ -119,10 +119,9 @@ impl Store {
         self.listen_on(vec![CHANNEL.to_owned()]).map(|heard| hint(heard.as_ref()))
     }
 
-    #[cfg(feature = "controller")]
     /// Like [`listen`](Self::listen), and what the sessions with these peers tell each other as well.
-    #[cfg_attr(feature = "controller", visibility::make(pub))]
-    pub(crate) fn listen_among(&self, peers: &str) -> impl Stream<Item = Hint> + Send + 'static {
+    #[cfg(feature = "controller")]
+    pub fn listen_among(&self, peers: &str) -> impl Stream<Item = Hint> + Send + 'static {
         let peers = peers.to_owned();
         self.listen_on(vec![CHANNEL.to_owned(), PEERS.to_owned()]).filter_map(move |heard| {
             let hint = match heard {
@@ -136,12 +135,11 @@ impl Store {
         })
     }
 
-    #[cfg(feature = "controller")]
     /// Sends messages to all sessions with these peers that [listen](Self::listen_among) at this moment, the sender
     /// included, in one statement. A message has at most [`LONGEST_MESSAGE`] bytes. It may be lost, and behind a pooler
     /// it is: nothing but speed, or a choice between two safe ways, may depend on it.
-    #[cfg_attr(feature = "controller", visibility::make(pub))]
-    pub(crate) async fn tell(&self, peers: &str, messages: &[String]) -> Result<(), LockError> {
+    #[cfg(feature = "controller")]
+    pub async fn tell(&self, peers: &str, messages: &[String]) -> Result<(), LockError> {
         check_text("session's peers", peers)?;
         if messages.iter().any(|message| message.len() > LONGEST_MESSAGE) {
             let problem = format!("is longer than {LONGEST_MESSAGE} bytes");

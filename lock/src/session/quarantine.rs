@@ -62,7 +62,6 @@ mod tests {
         Beat {
             alive: true,
             own: SessionId::new(),
-            ttl: ms(2_000),
             count: 1,
             revoked: 0,
             sessions: Vec::new(),

@@ -102,7 +102,6 @@ impl Store {
         Ok(Beat {
             alive,
             own,
-            ttl: Duration::from_millis(number("ttl_ms")?),
             count: number("beat")?,
             revoked: number("revoked")?,
             sessions: others.iter().map(session_seen).collect::<Result<_, _>>()?,

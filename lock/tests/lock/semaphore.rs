@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use futures::future::join_all;
 use leadergroup_lock::{Client, ClientConfig, ClientError, Guard, Key};
@@ -12,18 +13,22 @@ use crate::cast::key;
 use crate::postgres::{DEADLINE, migrated};
 
 const SEATS: usize = 3;
+/// Between two rounds of tries, as in the documentation, but shorter.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Whoever holds the key of all seats, for which there is a queue, gets the next free one.
 async fn sit_down(client: &Client) -> Result<Guard, ClientError> {
     let turn = client.lock(&key("licence"), DEADLINE).await?;
     let seats: Vec<Key> = (0..SEATS).map(|seat| key(&format!("licence/{seat}"))).collect();
-    for seat in seats.iter().cycle() {
-        if let Some(guard) = client.try_lock(seat).await? {
-            turn.release().await?;
-            return Ok(guard);
+    loop {
+        for seat in &seats {
+            if let Some(guard) = client.try_lock(seat).await? {
+                turn.release().await?;
+                return Ok(guard);
+            }
         }
+        tokio::time::sleep(PAUSE).await;
     }
-    unreachable!("the seats are tried without end")
 }
 
 #[tokio::test(flavor = "multi_thread")]

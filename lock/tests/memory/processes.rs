@@ -7,9 +7,8 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use leadergroup_lock::memory::{Call, End, Fate, MemoryClient, MemoryDatabase};
 use leadergroup_lock::{
-    Client, ClientConfig, DatabaseConfig, Key, Store,
+    Client, ClientConfig, Clock, DatabaseConfig, Key, Store,
     controller::{BeatEvent, Claim, Claimed, Hint, Membership, SessionConfig, SessionEvent},
-    protocol::Clock,
 };
 use serde_json::json;
 use tokio::sync::mpsc::Receiver;

@@ -15,8 +15,7 @@ const READ: &str = "select jsonb_build_object(
         'published', (select coalesce(jsonb_agg(to_jsonb(p)), '[]') from leadergroup.published as p)
     )::text";
 
-/// Columns that may differ: times, and what only one of the databases has. The changes of all ttls have numbers of
-/// their own in a process.
+/// Columns that may differ: times, and what only one of the databases has.
 const LEFT_OUT: [&str; 10] = [
     "registered_at",
     "seen",

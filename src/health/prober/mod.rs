@@ -34,7 +34,7 @@ use tokio::{
 };
 
 use crate::api::HoldConnection;
-use leadergroup_lock::protocol::Clock;
+use leadergroup_lock::Clock;
 use network::Tcp;
 use places::Places;
 use single::Shared;

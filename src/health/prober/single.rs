@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use leadergroup_lock::protocol::Clock;
+use leadergroup_lock::Clock;
 
 use super::{
     super::probe::{ProbeFailure, ProbeOutcome, VoidCause},

@@ -8,7 +8,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
-use leadergroup_lock::protocol::Clock;
+use leadergroup_lock::Clock;
 
 /// How often stalls are checked for. Stalls much shorter than this do not matter for any timeout.
 const TICK: Duration = Duration::from_millis(25);

@@ -18,7 +18,7 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep, timeout},
 };
 
-use leadergroup_lock::protocol::Clock;
+use leadergroup_lock::Clock;
 
 use crate::{
     api::{GROUP_LABEL, Sighting},
