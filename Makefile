@@ -16,7 +16,7 @@ CRD := crds/leadergroups.yaml
 CHART := charts/leadergroup
 
 # All targets that run cargo.
-demo test check agent mutants mutants-generated fuzz random-faults simulate nightly cluster cluster-down build-cluster build lint unit e2e chart crd bench bench-lock bench-lock-docs \
+demo test check agent linearizable mutants mutants-generated fuzz random-faults simulate nightly cluster cluster-down build-cluster build lint unit e2e chart crd bench bench-lock bench-lock-docs \
   bench-fleet bench-fleet-docs bench-fleet-short bench-failover bench-failover-docs bench-quiet bench-peers docs e2e-build release: | own-target
 
 ##@ Demo and tests
@@ -41,6 +41,11 @@ mutants-generated: ## Make small generated changes to a room's decision code and
 fuzz: ## Feed the decoders untrusted input, for longer than the tests do: CASES=100000 SEED=<number>
 	PROPTEST_CASES=$(or $(CASES),100000) PROPTEST_RNG_SEED=$(or $(SEED),$$RANDOM) \
 	  cargo test --workspace --lib --test health -- fuzz:: hostile::
+
+.PHONY: linearizable
+linearizable: prerequisites ## Check histories of the lock's clients under faults with porcupine (about five minutes): ROUNDS=16 SEED=1
+	cargo build --quiet --workspace --bins
+	scripts/linearizable.sh "$(or $(ROUNDS),16)" "$(or $(SEED),1)"
 
 .PHONY: check
 check: fmt-check ## Run the fast checks: formatting, lints, unit tests

@@ -69,6 +69,9 @@ step "unit and integration tests"
 apart "the unit and integration tests" 10 env RUST_TEST_THREADS=4 cargo test --workspace "${others[@]}"
 apart "the examples in the documentation" 10 cargo test --workspace --doc
 
+step "the model of the lock's histories"
+go -C lock/conformance/linearizable test ./...
+
 step "chart"
 apart "the chart" 10 scripts/test-chart.sh
 

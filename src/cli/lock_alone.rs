@@ -1,6 +1,8 @@
 //! The commands of `leadergroup lock` that need no database: they print SQL, or start a database of their own.
 
 #[cfg(feature = "conformance")]
+use std::path::PathBuf;
+#[cfg(feature = "conformance")]
 use std::time::Duration;
 
 #[cfg(feature = "conformance")]
@@ -36,7 +38,7 @@ pub struct ConformArgs {
     /// How often each scenario runs
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub rounds: u32,
-    /// Where the order of the scenarios comes from
+    /// Where the order of the scenarios, and the faults of some, come from
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
     /// How many scenarios run at a time
@@ -48,6 +50,9 @@ pub struct ConformArgs {
     /// Print all that was recorded in a scenario in which a rule was broken
     #[arg(long)]
     pub trace: bool,
+    /// Write what each client did, and when, to this file, for a checker of histories
+    #[arg(long, value_name = "FILE")]
+    pub history: Option<PathBuf>,
     /// The client, with its arguments
     #[arg(last = true, required = true, value_name = "CLIENT")]
     pub client: Vec<String>,
@@ -80,6 +85,7 @@ async fn conform(args: &ConformArgs) -> Answer {
         at_a_time: args.at_a_time,
         only: args.only.clone(),
         trace: args.trace,
+        history: args.history.clone(),
         ..Settings::default()
     };
     match leadergroup_lock_conformance::conform(settings).await {

@@ -159,6 +159,7 @@ impl Record<'_> {
             .lines
             .iter()
             .filter(|line| matches!(line.command.first().map(String::as_str), Some("try" | "lock")))
+            .filter(|line| line.answer != Answer::Unanswered)
         {
             let mut own: BTreeMap<Option<Uuid>, Uuid> = BTreeMap::new();
             let key = line.command.get(1).map(String::as_str);

@@ -9,15 +9,18 @@
 mod audit;
 mod checks;
 pub mod clock;
+mod history;
 pub mod postgres;
 mod process;
 pub mod proxy;
+mod random;
 mod report;
 mod rules;
 mod run;
 mod scenarios;
 mod settings;
 mod stage;
+mod writes;
 
 pub use report::Report;
 pub use rules::{Rule, Violation};

@@ -52,6 +52,8 @@ pub(crate) enum Answer {
     Error(String),
     /// The process has ended.
     Gone,
+    /// None: the process was killed, or the scenario ended, before one came.
+    Unanswered,
     /// Anything else.
     Unknown(String),
 }
@@ -237,6 +239,14 @@ impl Client {
     /// Kills it, as a crash would.
     pub(crate) async fn kill(&mut self) {
         let _ = self.child.kill().await;
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let Some((asked, command)) = self.waiting.take() else { return };
+        let (who, at, answer) = (self.who.clone(), monotonic(), Answer::Unanswered);
+        self.history.lock().push(Line { who, asked, at, command, answer });
     }
 }
 

@@ -8,7 +8,9 @@ use futures::stream;
 use tokio::sync::Semaphore;
 
 use crate::checks::Record;
+use crate::history::Recorder;
 use crate::postgres::Server;
+use crate::random::Random;
 use crate::report::Report;
 use crate::rules::{Trouble, Violation};
 use crate::scenarios::{SCENARIOS, Scenario};
@@ -43,7 +45,8 @@ impl Bench {
 }
 
 async fn run(settings: Settings, bench: &Bench) -> anyhow::Result<Report> {
-    let settings = Arc::new(settings);
+    let recorder = settings.history.as_deref().map(Recorder::create).transpose()?;
+    let recorder = recorder.as_ref();
     let is_named = |scenario: &Scenario| settings.only.iter().any(|name| scenario.name == name);
     let is_meant =
         |scenario: &Scenario| settings.only.iter().any(|word| scenario.name.contains(word.as_str()));
@@ -54,15 +57,14 @@ async fn run(settings: Settings, bench: &Bench) -> anyhow::Result<Report> {
     let mut all: Vec<&Scenario> = SCENARIOS.iter().filter(wanted).collect();
     let mut runs = Vec::new();
     for round in 0..settings.rounds {
-        shuffle(&mut all, settings.seed + u64::from(round));
-        runs.extend(all.iter().copied());
+        let seed = settings.seed + u64::from(round);
+        let own = Arc::new(Settings { seed, ..settings.clone() });
+        shuffle(&mut all, seed);
+        runs.extend(all.iter().map(|scenario| (*scenario, Arc::clone(&own))));
     }
     let mut report = Report { scenarios: runs.len(), ..Report::default() };
     let mut results = stream::iter(runs)
-        .map(|scenario| {
-            let settings = Arc::clone(&settings);
-            async move { (scenario, repeat(scenario, settings, bench).await) }
-        })
+        .map(async |(scenario, settings)| (scenario, repeat(scenario, settings, bench, recorder).await))
         .buffer_unordered(settings.at_a_time.max(1));
     while let Some((scenario, found)) = results.next().await {
         let found = found.map_err(|error| error.context(format!("the scenario `{}`", scenario.name)))?;
@@ -84,20 +86,23 @@ async fn run(settings: Settings, bench: &Bench) -> anyhow::Result<Report> {
 
 /// Orders the scenarios by a seed.
 fn shuffle(all: &mut [&Scenario], seed: u64) {
-    let mut state = seed;
+    let mut random = Random(seed);
     for place in (1..all.len()).rev() {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let other = usize::try_from(state >> 33).unwrap_or_default() % (place + 1);
-        all.swap(place, other);
+        all.swap(place, random.below(place + 1));
     }
 }
 
 /// Runs a scenario, and again if all that was found can have come from a slow machine: with fewer others at a time.
-async fn repeat(scenario: &Scenario, settings: Arc<Settings>, bench: &Bench) -> anyhow::Result<Found> {
+async fn repeat(
+    scenario: &Scenario,
+    settings: Arc<Settings>,
+    bench: &Bench,
+    recorder: Option<&Recorder>,
+) -> anyhow::Result<Found> {
     let mut found = Vec::new();
     for attempt in 0..settings.attempts.max(1) {
         let room = bench.room.acquire_many(if attempt == 0 { 1 } else { ROOM / 2 }).await?;
-        let answer = once(scenario, Arc::clone(&settings), Arc::clone(&bench.server)).await?;
+        let answer = once(scenario, Arc::clone(&settings), Arc::clone(&bench.server), recorder).await?;
         drop(room);
         found = match answer {
             Found::Broken(found) => found,
@@ -122,13 +127,19 @@ enum Found {
     Unchecked(String),
 }
 
-async fn once(scenario: &Scenario, settings: Arc<Settings>, server: Arc<Server>) -> anyhow::Result<Found> {
+async fn once(
+    scenario: &Scenario,
+    settings: Arc<Settings>,
+    server: Arc<Server>,
+    recorder: Option<&Recorder>,
+) -> anyhow::Result<Found> {
     let server = if scenario.own_server { stage::server(&[]).await? } else { server };
     let mut stage = Stage::set(settings, server).await?;
     let played = (scenario.play)(&mut stage).await;
     let lines = stage.history.lock().clone();
     let events = stage.events().await?;
     stage.clear().await;
+    recorder.map_or(Ok(()), |recorder| recorder.write(scenario.name, &lines))?;
     let record = Record {
         events: &events,
         lines: &lines,

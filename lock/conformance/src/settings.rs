@@ -1,5 +1,6 @@
 //! What to run.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What to run.
@@ -13,7 +14,7 @@ pub struct Settings {
     pub slack: Duration,
     /// How often each scenario runs.
     pub rounds: u32,
-    /// Where the order of the scenarios and their pauses come from.
+    /// Where the order of the scenarios, their pauses and their faults come from. Each round has the next seed.
     pub seed: u64,
     /// How many scenarios run at a time.
     pub at_a_time: usize,
@@ -23,6 +24,8 @@ pub struct Settings {
     pub only: Vec<String>,
     /// Whether all that was recorded in a scenario in which a rule was broken is printed to the standard error.
     pub trace: bool,
+    /// The file that gets the history of all clients. With it, fenced writes are made beside the scenarios.
+    pub history: Option<PathBuf>,
 }
 
 impl Default for Settings {
@@ -37,6 +40,7 @@ impl Default for Settings {
             attempts: 3,
             only: Vec::new(),
             trace: false,
+            history: None,
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::process::{Answer, Client, History};
 use crate::proxy::{Backend, Proxy};
 use crate::rules::{Outcome, Rule, Trouble, Violation, late};
 use crate::settings::Settings;
+use crate::writes::Writer;
 
 /// The password of all roles here.
 const PASSWORD: &str = "conform";
@@ -72,6 +73,7 @@ pub(crate) struct Stage {
     /// Everything that was recorded, if the server is gone at the end.
     pub(crate) ended_with: Option<Vec<Event>>,
     started: AtomicU32,
+    _writer: Option<Writer>,
 }
 
 impl Stage {
@@ -81,7 +83,18 @@ impl Stage {
         let mut admin = PgConnection::connect_with(&server.admin_of("postgres")).await?;
         admin.execute(AssertSqlSafe(format!("create database {database} template {TEMPLATE}"))).await?;
         let (history, started) = (History::default(), AtomicU32::new(0));
-        Ok(Self { settings, server, database, history, before: Vec::new(), ended_with: None, started })
+        let start = || Writer::start(server.admin_of(&database), Arc::clone(&history));
+        let writer = settings.history.is_some().then(start);
+        Ok(Self {
+            settings,
+            server,
+            database,
+            history,
+            before: Vec::new(),
+            ended_with: None,
+            started,
+            _writer: writer,
+        })
     }
 
     /// The ttl of the clients.

@@ -1,4 +1,7 @@
-"""Clients that each break one rule, and otherwise are the client in ../../examples/python: `broken.py R7`."""
+"""Clients that each break one rule, and otherwise are the client in ../../examples/python: `broken.py R7`.
+
+`broken.py R1+R10` breaks two.
+"""
 
 import os
 import sys
@@ -124,6 +127,11 @@ class Impatient(lock.Client):
 
     def end_quarantine(self, era):
         pass
+
+
+@breaks("R1+R10")
+class Overlapping(Endless, Impatient):
+    """Relies on a key for too long, and takes those of others too early: two hold a key at a time."""
 
 
 @breaks("R11")

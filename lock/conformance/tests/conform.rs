@@ -142,6 +142,63 @@ async fn clients_in_several_languages_share_keys() {
     keeps_the_rules_of(&[PYTHON, &[RUST], &[&go], &["node", &typescript]], &scenarios).await;
 }
 
+/// What a checker of histories needs: who did what, and when, with which token; also what was not answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_history_says_what_each_client_did() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let clients = vec![vec![RUST.to_owned()]];
+    let only = vec!["a paused holder".to_owned(), "an unknown verdict".to_owned()];
+    let history = Some(file.path().to_owned());
+    let settings = Settings { clients, only, history, ..Settings::default() };
+    let report = Bench::start().await.unwrap().conform(settings).await.unwrap();
+    assert!(report.is_clean(), "{report}");
+    let text = std::fs::read_to_string(file.path()).unwrap();
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let find = |client: u64, operation: &str, outcome: &str| {
+        let is_wanted = |line: &&serde_json::Value| {
+            let run = line["run"].as_str().unwrap();
+            run.ends_with("a paused holder")
+                && (&line["client"], &line["operation"], &line["outcome"])
+                    == (&client.into(), &operation.into(), &outcome.into())
+        };
+        lines.iter().find(is_wanted).unwrap_or_else(|| panic!("{client} {operation} {outcome}: {text}"))
+    };
+    assert_eq!(find(0, "open", "ok")["ttl_ms"], 2000);
+    let (first, second) = (find(0, "try", "granted"), find(1, "lock", "granted"));
+    assert!(first["token"].as_i64() < second["token"].as_i64() && first["key"] == "k");
+    assert!(
+        second["invoke"].as_u64() < second["return"].as_u64()
+            && first["return"].as_u64() < second["return"].as_u64()
+    );
+    assert_eq!(find(1, "held", "yes")["token"], second["token"]);
+    assert_eq!(find(0, "lost", "lost")["token"], first["token"]);
+    assert_eq!(find(1, "release", "released").get("token"), None);
+    assert_eq!(find(0, "write", "ok")["token"], first["token"]);
+    let refused = find(0, "write", "refused");
+    assert!(refused["token"] == first["token"] && refused["return"].as_u64() > first["return"].as_u64());
+    assert!(find(1, "write", "ok")["token"] == second["token"]);
+    for line in &lines {
+        assert_eq!(line["outcome"] == "unknown", line.get("return").is_none(), "{line}");
+    }
+}
+
+/// A program that answers nothing but `open`.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_outcome_of_what_is_not_answered_is_unknown() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let clients = vec![["sh", "-c", "read open; echo ok; read more; sleep 600"].map(str::to_owned).to_vec()];
+    let only = vec!["a single try".to_owned()];
+    let history = Some(file.path().to_owned());
+    let settings = Settings { clients, only, history, attempts: 1, ..Settings::default() };
+    let report = Bench::start().await.unwrap().conform(settings).await.unwrap();
+    assert_eq!(names(&report), ["P1"]);
+    let text = std::fs::read_to_string(file.path()).unwrap();
+    let asked: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!((&asked["operation"], &asked["outcome"]), (&"try".into(), &"unknown".into()), "{text}");
+    assert_eq!(asked.get("return"), None);
+}
+
 /// The numbers of the rules that were broken.
 fn names(report: &Report) -> Vec<String> {
     report.broken.keys().map(Rule::to_string).collect()

@@ -1,6 +1,7 @@
 //! The scenarios: each plays one fault, in a database of its own.
 
 mod clocks;
+mod competition;
 mod connections;
 mod deaths;
 mod eras;
@@ -84,5 +85,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario!("a restart of the database", connections::a_restart, on its own server),
     scenario!("a clock that is set", clocks::a_clock_that_is_set, 2, 15, false),
     scenario!("a database whose clock is set", clocks::a_jump_of_the_database),
+    scenario!("clients that compete", competition::clients_that_compete),
     scenario!("a promoted standby", eras::a_promotion, on its own server),
 ];
