@@ -41,7 +41,8 @@ async fn the_readme_s_example_works_as_printed() {
         store.migrate().await?;
         let client = Client::connect(store, ClientConfig { name: "worker-1".into(), ..ClientConfig::default() }).await?;
         let key = Key::new("nightly-report")?;
-        client.run_while_held(&key, Duration::from_secs(60), async |guard| work(guard.token().get()).await).await?;
+        let wait = Duration::from_secs(60);
+        client.run_while_held(&key, wait, async |guard| work(guard.token().get()).await).await?;
         // end
         Ok(())
     }

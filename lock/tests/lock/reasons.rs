@@ -59,7 +59,7 @@ async fn a_database_that_takes_no_writes() {
     let connections = "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and usename = 'app'";
     database.sql(connections).await;
     let read_only = |reason: &Reason| *reason == Reason::Database(LockError::ReadOnly);
-    met(&one, "a", read_only, "point the URL at the primary").await;
+    met(&one, "a", read_only, "connect to the primary").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
