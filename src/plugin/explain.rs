@@ -6,6 +6,7 @@ use kube::ResourceExt as _;
 use super::{
     cluster::{Seen, when},
     history::why,
+    holder,
     ink::Ink,
     moments::ago,
     pods::{self, PodLine, PodRole},
@@ -66,7 +67,7 @@ fn unread(seen: &Seen) -> Vec<String> {
 fn because(seen: &Seen, pods: &[PodLine]) -> Vec<String> {
     let group = &seen.group;
     let mut all = Vec::new();
-    let (state, message) = judged(group);
+    let (state, message) = judged(group, seen.pods.as_deref().ok());
     if !message.is_empty() {
         all.push(message);
     }
@@ -77,6 +78,7 @@ fn because(seen: &Seen, pods: &[PodLine]) -> Vec<String> {
             all.push(condition.message.clone());
         }
     }
+    all.extend(holder::several(group, pods).map(|(text, _)| text));
     if is_seen(group) && !is_up_to_date(group) && state != State::Unknown {
         all.push("the operator has not seen the last change of the spec yet".to_owned());
     }
@@ -142,9 +144,12 @@ fn next(seen: &Seen, pods: &[PodLine]) -> Vec<String> {
         return vec![format!("nothing, until somebody changes this: {}", stalled.message)];
     }
     let active = group.status.as_ref().and_then(|status| status.active.as_ref());
+    let is_gone = seen.pods.as_ref().is_ok_and(|pods| holder::gone(group, pods).is_some());
     let mut all = planned(seen);
+    all.extend(holder::several(group, pods).map(|(_, remedy)| remedy));
     match active {
         None => all.extend(without_active(group)),
+        Some(active) if is_gone => all.push(after_loss(group, &active.pod)),
         Some(active) => all.extend(on_failure(group, &active.pod, pods)),
     }
     all
@@ -216,6 +221,20 @@ fn without_active(group: &LeaderGroup) -> Vec<String> {
     vec![sentence.to_owned()]
 }
 
+/// What happens if the active pod does not exist any more.
+fn after_loss(group: &LeaderGroup, active: &str) -> String {
+    if group.spec.paused {
+        return format!("no pod follows {active} until somebody resumes the group ({})", command("resume", group));
+    }
+    if failed(group, ConditionType::LockStoreReachable).is_some() {
+        return format!("no pod follows {active} until the database is back");
+    }
+    format!(
+        "an operator that runs replaces {active} within seconds; if this stays, none runs, and nothing takes over ({})",
+        command("doctor", group)
+    )
+}
+
 /// What happens if the active pod fails.
 fn on_failure(group: &LeaderGroup, active: &str, pods: &[PodLine]) -> Vec<String> {
     if group.spec.paused {
@@ -279,7 +298,10 @@ fn how_soon(group: &LeaderGroup) -> String {
 
 /// The explanation for people.
 pub(super) fn text(explained: &Explained, seen: &Seen, width: Option<usize>) -> String {
-    let mut text = headline(&GroupLine::of(&Sighting(Ok(seen.group.clone()))), seen.now);
+    let mut text = {
+        let group = Sighting(Ok(seen.group.clone()));
+        headline(&GroupLine::with_pods(&group, seen.pods.as_deref().ok()), seen.now)
+    };
     let parts = [
         ("WHY", &explained.because, "-"),
         ("WHAT HAPPENS NEXT", &explained.next, "-"),
@@ -378,6 +400,27 @@ NOT KNOWN HERE
             group.metadata.deletion_timestamp = object(json!("2026-11-20T12:00:00Z"));
         });
         assert!(gone.contains("removed its finalizer"), "{gone}");
+    }
+
+    #[test]
+    fn no_failover_is_promised_if_the_active_pod_is_gone() {
+        let mut seen = seen(web(), vec![pod("web-0", "standby", "True"), pod("web-2", "standby", "True")]);
+        let shown = plain(&text(&explained(&seen), &seen, None));
+        assert!(shown.contains("shop/web: NOT READY. web-1 was active"), "{shown}");
+        assert!(shown.contains("its active pod web-1 does not exist any more"), "{shown}");
+        assert!(shown.contains("none runs, and nothing takes over"), "{shown}");
+        assert!(!shown.contains("if web-1 fails") && !shown.contains("nothing is wrong"), "{shown}");
+        seen.group.spec.paused = true;
+        assert!(explained(&seen).next[0].contains("until somebody resumes the group"));
+    }
+
+    #[test]
+    fn two_pods_with_the_active_label_are_named_with_the_next_step() {
+        let mut pods = pods();
+        pods[0] = pod("web-0", "active", "True");
+        let found = explained(&seen(web(), pods));
+        assert_eq!(found.because[0], "two pods carry the active label: web-1 (the holder), web-0");
+        assert!(found.next[0].contains("label pod web-0 leadergroup.dev/role-"), "{found:?}");
     }
 
     #[test]
