@@ -7,12 +7,9 @@ use super::pods::{PodLine, PodRole};
 use crate::api::LeaderGroup;
 
 /// The active pod of the status, if none of these pods is it. A later pod of the same name is another pod.
-pub(super) fn gone<'a, P: ResourceExt>(
-    group: &LeaderGroup,
-    pods: impl IntoIterator<Item = &'a P>,
-) -> Option<String>
+pub(super) fn gone<'a, P>(group: &LeaderGroup, pods: impl IntoIterator<Item = &'a P>) -> Option<String>
 where
-    P: 'a,
+    P: ResourceExt + 'a,
 {
     let active = group.status.as_ref()?.active.as_ref()?;
     let is_it = |pod: &P| {
@@ -38,9 +35,9 @@ pub(super) fn several(group: &LeaderGroup, pods: &[PodLine]) -> Option<(String, 
     }
     names.sort_by_key(|name| (Some(*name) != holder, *name));
     let others: Vec<&str> = names.iter().copied().filter(|name| Some(*name) != holder).collect();
-    let shown = names.iter().map(|name| {
-        if Some(*name) == holder { format!("{name} (the holder)") } else { (*name).to_owned() }
-    });
+    let shown = names
+        .iter()
+        .map(|name| if Some(*name) == holder { format!("{name} (the holder)") } else { (*name).to_owned() });
     let count = if names.len() == 2 { "two".to_owned() } else { names.len().to_string() };
     let text = format!("{count} pods carry the active label: {}", shown.collect::<Vec<_>>().join(", "));
     let remedy = format!(

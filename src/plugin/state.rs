@@ -226,7 +226,9 @@ mod tests {
         assert_eq!(judged(&without_active(), Some(&pods())).0, State::NotReady);
         let (state, why) = judged(&web(), Some(&pods()[..1]));
         assert!(
-            state == State::NotReady && why.contains("web-1 does not exist any more") && why.contains("doctor"),
+            state == State::NotReady
+                && why.contains("web-1 does not exist any more")
+                && why.contains("doctor"),
             "{why}"
         );
         let (state, why) =
