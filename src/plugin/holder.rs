@@ -22,7 +22,7 @@ where
 
 /// What is wrong if the active pod is gone.
 pub(super) fn gone_words(pod: &str) -> String {
-    format!("its active pod {pod} does not exist any more, and no operator has reported a change since")
+    format!("its active pod {pod} does not exist any more")
 }
 
 /// What is wrong if several pods carry the active label, and what to do.

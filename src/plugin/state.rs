@@ -165,8 +165,12 @@ pub(super) fn judged<P: ResourceExt>(group: &LeaderGroup, pods: Option<&[P]>) ->
     let (state, message) = reported(group);
     match pods.and_then(|pods| holder::gone(group, pods)) {
         Some(pod) if state != State::Deleting => {
-            let check = "check that the operator runs (kubectl leadergroup doctor)";
-            (State::NotReady, format!("{}: {check}", holder::gone_words(&pod)))
+            // What an operator has reported may be why no other pod follows.
+            let is_told =
+                state == State::NotReady || failed(group, ConditionType::LockStoreReachable).is_some();
+            let check = "check that the operator runs (kubectl leadergroup doctor)".to_owned();
+            let why = if is_told && !message.is_empty() { message } else { check };
+            (State::NotReady, format!("{}: {why}", holder::gone_words(&pod)))
         }
         _ => (state, message),
     }
@@ -231,6 +235,10 @@ mod tests {
                 && why.contains("doctor"),
             "{why}"
         );
+        let mut away = web();
+        set(&mut away, "LockStoreReachable", "False", "X", "connection refused");
+        let (state, why) = judged(&away, Some(&pods()[..1]));
+        assert!(state == State::NotReady && why.ends_with("connection refused"), "{why}");
         let (state, why) =
             state_of(|group| set(group, "LockStoreReachable", "False", "X", "connection refused"));
         assert_eq!(

@@ -55,7 +55,7 @@ pub(super) async fn switchover(
             format!(
                 "Check that the operator runs: kubectl leadergroup doctor -n {namespace} {group}\n\
                  The request stays: an operator carries it out or refuses it as soon as one runs. To withdraw it: \
-                 kubectl -n {namespace} annotate leadergroup {group} {SWITCHOVER_ANNOTATION}- {SWITCHOVER_TO_ANNOTATION}-"
+                 `kubectl -n {namespace} annotate leadergroup {group} {SWITCHOVER_ANNOTATION}- {SWITCHOVER_TO_ANNOTATION}-`"
             ),
         ));
     };

@@ -105,7 +105,7 @@ async fn the_doctor_finds_nothing_wrong_in_a_good_world_and_names_each_remedy_in
     groups.delete("web", &DeleteParams::default()).await.unwrap();
     let (status, text, _) = world.run(&["doctor", "web"]).await;
     assert_eq!(status, 1, "{text}");
-    let by_hand = format!("kubectl --namespace {} patch leadergroup web --type merge", world.namespace);
+    let by_hand = format!("kubectl -n {} patch leadergroup web --type merge", world.namespace);
     assert!(
         text.contains("no operator runs that removes its finalizer") && text.contains(&by_hand),
         "{text}"

@@ -97,7 +97,7 @@ impl Check {
     /// A group that is being deleted: only its finalizer matters.
     fn deletion(&mut self, group: &LeaderGroup, operator: &Operator) {
         let by_hand = format!(
-            "`kubectl --namespace {} patch leadergroup {} --type merge --patch '{{\"metadata\":{{\"finalizers\":null}}}}'`",
+            "`kubectl -n {} patch leadergroup {} --type merge --patch '{{\"metadata\":{{\"finalizers\":null}}}}'`",
             group.namespace().unwrap_or_default(),
             group.name_any()
         );

@@ -32,17 +32,17 @@ pub(super) const REPORTED: &[ConditionType] = &[
 
 /// What to do if a condition is False.
 pub(super) fn remedy_of(kind: ConditionType, group: &LeaderGroup, workloads: &[&Workload]) -> String {
-    let it = format!("-n {} {}", group.namespace().unwrap_or_default(), group.name_any());
+    let (namespace, name) = (group.namespace().unwrap_or_default(), group.name_any());
     match kind {
         ConditionType::Accepted | ConditionType::Stalled => {
-            format!("change the spec as the message says: `kubectl edit leadergroup {it}`")
+            format!("change the spec as the message says: `kubectl -n {namespace} edit leadergroup {name}`")
         }
         ConditionType::LockStoreReachable => {
             "mend the database; the operator then goes on by itself (docs/runbooks.md, LeaderGroupLockStoreAway)"
                 .to_owned()
         }
         ConditionType::Active | ConditionType::Ready => {
-            format!("`kubectl leadergroup explain {it}` says what each pod lacks, and what happens next")
+            format!("`kubectl leadergroup explain -n {namespace} {name}` says what each pod lacks, and what happens next")
         }
         ConditionType::Routed => "docs/runbooks.md, LeaderGroupNotRouted".to_owned(),
         ConditionType::Redundant => more_pods(group, workloads),

@@ -144,7 +144,7 @@ fn a_group_that_is_deleted_without_an_operator_needs_its_finalizer_removed() {
         (all[0].level, all[0].remedy().to_owned())
     };
     let (level, remedy) = of(Operator::Absent);
-    let patch = "`kubectl --namespace shop patch leadergroup web --type merge --patch \
+    let patch = "`kubectl -n shop patch leadergroup web --type merge --patch \
                  '{\"metadata\":{\"finalizers\":null}}'`";
     assert!(level == Level::Wrong && remedy.ends_with(patch), "{remedy}");
     let (level, remedy) = of(Operator::Unknown);
