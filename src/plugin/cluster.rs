@@ -14,6 +14,7 @@ use kube::{
     Api, Client, Config, Resource,
     api::ListParams,
     config::{KubeConfigOptions, Kubeconfig},
+    core::PartialObjectMeta,
 };
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -145,6 +146,33 @@ impl Cluster {
             }
             failure
         })
+    }
+
+    /// What is needed of the pods of a namespace, or of all, to know whether an active one still exists; none if they
+    /// may not be read, or if no group has an active pod.
+    pub(super) async fn pods_of(
+        &self,
+        groups: &[Sighting],
+        namespace: Option<&str>,
+    ) -> Option<Vec<PartialObjectMeta<Pod>>> {
+        let has_active = |group: &Sighting| {
+            let status = group.0.as_ref().ok().and_then(|group| group.status.as_ref());
+            status.is_some_and(|status| status.active.is_some())
+        };
+        if !groups.iter().any(has_active) {
+            return None;
+        }
+        let pods = self.of::<Pod>(namespace);
+        let mut params = ListParams::default().limit(PAGE);
+        let mut found = Vec::new();
+        loop {
+            let page = self.call("list the pods", Box::pin(pods.list_metadata(&params))).await.ok()?;
+            found.extend(page.items);
+            match page.metadata.continue_.filter(|next| !next.is_empty()) {
+                Some(next) => params.continue_token = Some(next),
+                None => return Some(found),
+            }
+        }
     }
 
     /// One group.

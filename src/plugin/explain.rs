@@ -6,6 +6,7 @@ use kube::ResourceExt as _;
 use super::{
     cluster::{Seen, when},
     history::why,
+    holder,
     ink::Ink,
     moments::ago,
     pods::{self, PodLine, PodRole},
@@ -66,7 +67,7 @@ fn unread(seen: &Seen) -> Vec<String> {
 fn because(seen: &Seen, pods: &[PodLine]) -> Vec<String> {
     let group = &seen.group;
     let mut all = Vec::new();
-    let (state, message) = judged(group);
+    let (state, message) = judged(group, seen.pods.as_deref().ok());
     if !message.is_empty() {
         all.push(message);
     }
@@ -77,6 +78,7 @@ fn because(seen: &Seen, pods: &[PodLine]) -> Vec<String> {
             all.push(condition.message.clone());
         }
     }
+    all.extend(holder::several(group, pods).map(|(text, _)| text));
     if is_seen(group) && !is_up_to_date(group) && state != State::Unknown {
         all.push("the operator has not seen the last change of the spec yet".to_owned());
     }
@@ -142,9 +144,12 @@ fn next(seen: &Seen, pods: &[PodLine]) -> Vec<String> {
         return vec![format!("nothing, until somebody changes this: {}", stalled.message)];
     }
     let active = group.status.as_ref().and_then(|status| status.active.as_ref());
+    let is_gone = seen.pods.as_ref().is_ok_and(|pods| holder::gone(group, pods).is_some());
     let mut all = planned(seen);
+    all.extend(holder::several(group, pods).map(|(_, remedy)| remedy));
     match active {
         None => all.extend(without_active(group)),
+        Some(active) if is_gone => all.push(after_loss(group, &active.pod)),
         Some(active) => all.extend(on_failure(group, &active.pod, pods)),
     }
     all
@@ -216,6 +221,23 @@ fn without_active(group: &LeaderGroup) -> Vec<String> {
     vec![sentence.to_owned()]
 }
 
+/// What happens if the active pod does not exist any more.
+fn after_loss(group: &LeaderGroup, active: &str) -> String {
+    if group.spec.paused {
+        return format!(
+            "no pod follows {active} until somebody resumes the group ({})",
+            command("resume", group)
+        );
+    }
+    if failed(group, ConditionType::LockStoreReachable).is_some() {
+        return format!("no pod follows {active} until the database is back");
+    }
+    format!(
+        "an operator that runs replaces {active} within seconds; if this stays, none runs, and nothing takes over ({})",
+        command("doctor", group)
+    )
+}
+
 /// What happens if the active pod fails.
 fn on_failure(group: &LeaderGroup, active: &str, pods: &[PodLine]) -> Vec<String> {
     if group.spec.paused {
@@ -279,7 +301,10 @@ fn how_soon(group: &LeaderGroup) -> String {
 
 /// The explanation for people.
 pub(super) fn text(explained: &Explained, seen: &Seen, width: Option<usize>) -> String {
-    let mut text = headline(&GroupLine::of(&Sighting(Ok(seen.group.clone()))), seen.now);
+    let mut text = {
+        let group = Sighting(Ok(seen.group.clone()));
+        headline(&GroupLine::with_pods(&group, seen.pods.as_deref().ok()), seen.now)
+    };
     let parts = [
         ("WHY", &explained.because, "-"),
         ("WHAT HAPPENS NEXT", &explained.next, "-"),
@@ -293,126 +318,4 @@ pub(super) fn text(explained: &Explained, seen: &Seen, width: Option<usize>) -> 
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::{
-        api::SWITCHOVER_ANNOTATION,
-        plugin::{
-            failure::Failure,
-            samples::{crashing, object, plain, pod, pods, seen, set, web, without_active},
-        },
-    };
-
-    fn next_of(group: LeaderGroup) -> String {
-        explained(&seen(group, pods())).next.join("\n")
-    }
-
-    #[test]
-    fn a_group_without_an_active_pod_is_explained_by_its_pods() {
-        let mut seen = seen(
-            without_active(),
-            vec![pod("web-0", "standby", "False"), crashing("web-1"), pod("web-2", "standby", "True")],
-        );
-        seen.events = Ok(vec![object(json!({
-            "metadata": {}, "involvedObject": {}, "type": "Warning", "reason": "ForeignLabel",
-            "message": "somebody labelled web-0",
-            "eventTime": "2026-11-20T11:59:00.000000Z",
-        }))]);
-        let shown = plain(&text(&explained(&seen), &seen, None));
-        let expected = "\
-shop/web: NOT READY for 4m12s. No pod is active; 0 of 3 pods eligible
-
-WHY
-  - none of 3 pods could be active; check that they are ready and answer their probe
-  - pod web-0 is not Ready: containers with unready status: [main]
-  - pod web-1 is not Ready: container main: CrashLoopBackOff (last: OOMKilled, exit code 137)
-  - pod web-2 is Ready for the kubelet, and not eligible for the operator: it does not answer its probe, may not be \
-changed, or is selected by another group; `kubectl leadergroup doctor -n shop web` names what may block \
-probes
-  - web-1 took over from web-0 2d4h ago (Silent): the former pod did not answer: it hung, or its node was lost
-  - Event ForeignLabel 1m ago: somebody labelled web-0
-
-WHAT HAPPENS NEXT
-  - the first pod that is Ready and answers its probe becomes active, at once
-
-NOT KNOWN HERE
-  ? which probes each pod answers, and the row of the lock. An operator that is installed as in the README tells: \
-`kubectl -n leadergroup exec deployment/leadergroup -- leadergroup explain shop/web`
-";
-        assert_eq!(shown, expected, "\n{shown}");
-    }
-
-    #[test]
-    fn the_next_step_follows_from_the_spec_and_the_status() {
-        assert_eq!(
-            next_of(web()),
-            "if web-1 fails, web-0 or web-2 takes over; at once if it is deleted or crashes, after 5s if it does not answer"
-        );
-        let changed = |change: &dyn Fn(&mut LeaderGroup)| {
-            let mut group = web();
-            change(&mut group);
-            next_of(group)
-        };
-        let paused = changed(&|group| group.spec.paused = true);
-        assert!(paused.contains("no other pod takes over: the group is paused"), "{paused}");
-        let away = changed(&|group| set(group, "LockStoreReachable", "False", "X", "no"));
-        assert!(away.contains("until the database is back"), "{away}");
-        let alone = changed(&|group| set(group, "Redundant", "False", "NoStandby", "no"));
-        assert!(alone.contains("no other pod can take over"), "{alone}");
-        let blind = changed(&|group| set(group, "Probed", "False", "NoProbe", "no"));
-        assert!(blind.contains("a hang is not noticed") && blind.contains("about 40s"), "{blind}");
-        let tcp = changed(&|group| set(group, "Probed", "True", "TcpOnly", ""));
-        assert!(tcp.contains("a program that hangs is not noticed"), "{tcp}");
-        let asked = changed(&|group| {
-            group.annotations_mut().insert(SWITCHOVER_ANNOTATION.to_owned(), "one".to_owned());
-        });
-        assert!(asked.starts_with("a switchover is requested (one)"), "{asked}");
-        let stalled =
-            changed(&|group| set(group, "Stalled", "True", "InvalidSpec", "write a smaller interval"));
-        assert_eq!(stalled, "nothing, until somebody changes this: write a smaller interval");
-        let unseen = changed(&|group| group.status = None);
-        assert!(unseen.contains("if none does, nothing happens"), "{unseen}");
-        let gone = changed(&|group| {
-            group.metadata.deletion_timestamp = object(json!("2026-11-20T12:00:00Z"));
-        });
-        assert!(gone.contains("removed its finalizer"), "{gone}");
-    }
-
-    #[test]
-    fn a_cordoned_node_moves_the_role_unless_the_group_forbids_it() {
-        let node = object(json!({ "metadata": { "name": "node-2" }, "spec": { "unschedulable": true } }));
-        let mut seen = seen(web(), pods());
-        seen.node = Ok(Some(node));
-        assert!(explained(&seen).next[0].contains("a pod on another node becomes active"));
-        seen.group.spec.election.on_cordon = PlannedLoss::Ignore;
-        assert!(explained(&seen).next[0].contains("onCordon is Ignore"));
-        seen.group.spec.paused = true;
-        assert!(explained(&seen).next[0].contains("the group is paused"));
-        let text = explained(&seen).next.join("\n");
-        assert!(text.contains("`kubectl leadergroup resume -n shop web`"), "{text}");
-    }
-
-    #[test]
-    fn an_active_pod_that_is_not_ready_is_the_first_thing_that_is_said() {
-        let mut pods = pods();
-        pods[1] = pod("web-1", "active", "False");
-        let mut group = web();
-        group.status.as_mut().expect("a status").eligible = 2;
-        let next = explained(&seen(group, pods)).next;
-        assert!(
-            next[0].starts_with("web-1 is not Ready") && next[0].ends_with("the operator replaces it"),
-            "{next:?}"
-        );
-    }
-
-    #[test]
-    fn what_may_not_be_read_is_not_known() {
-        let mut seen = seen(web(), pods());
-        seen.pods = Err(Failure::new("could not list the pods: forbidden", ""));
-        let found = explained(&seen);
-        assert_eq!(found.unknown[0], "could not list the pods: forbidden");
-        assert!(found.next[0].starts_with("if web-1 fails, another pod takes over"), "{found:?}");
-    }
-}
+mod tests;

@@ -10,6 +10,7 @@ mod doctor;
 mod explain;
 mod failure;
 mod history;
+mod holder;
 mod ink;
 mod moments;
 mod pause;
@@ -92,7 +93,8 @@ async fn status(cluster: &Cluster, args: &StatusArgs, access: &Access) -> Result
         let found = status::of_group(&seen);
         formatted(args.output, &found, || status::text(&found, &seen, width()))?
     } else {
-        let lines = status::lines(cluster.groups(namespace).await?.iter());
+        let groups = cluster.groups(namespace).await?;
+        let lines = status::lines(&groups, cluster.pods_of(&groups, namespace).await.as_deref());
         formatted(args.output, &lines, || status::list(&lines, namespace, Timestamp::now(), width()))?
     };
     write(&access.with_cluster(&text))

@@ -1,11 +1,14 @@
 //! What the status of a group amounts to: one word, and one sentence.
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::ResourceExt as _;
+use k8s_openapi::{
+    api::core::v1::Pod,
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
+};
+use kube::ResourceExt;
 use serde::Serialize;
 
-use super::ink::Ink;
+use super::{holder, ink::Ink};
 use crate::api::{ConditionType, LeaderGroup, LeaderGroupStatus, Reason, SWITCHOVER_ANNOTATION, Sighting};
 
 /// The states of a group, the worst first.
@@ -55,7 +58,10 @@ pub(super) struct GroupLine {
     pub(super) namespace: String,
     pub(super) group: String,
     pub(super) state: State,
+    /// The active pod according to the status.
     pub(super) active: Option<String>,
+    /// Whether that pod does not exist any more.
+    pub(super) is_gone: bool,
     pub(super) node: Option<String>,
     pub(super) eligible: u32,
     pub(super) replicas: u32,
@@ -67,15 +73,24 @@ pub(super) struct GroupLine {
 }
 
 impl GroupLine {
-    /// The line of a group.
+    /// The line of a group, from the group alone.
     pub(super) fn of(sighting: &Sighting) -> Self {
+        Self::with_pods::<Pod>(sighting, None)
+    }
+
+    /// The line of a group. `pods` are those of its namespace or of the group, if they could be read.
+    pub(super) fn with_pods<P: ResourceExt>(sighting: &Sighting, pods: Option<&[P]>) -> Self {
         match &sighting.0 {
-            Ok(group) => of_group(group),
+            Ok(group) => {
+                let is_gone = pods.is_some_and(|pods| holder::gone(group, pods).is_some());
+                Self { is_gone, ..of_group(group, judged(group, pods)) }
+            }
             Err(unreadable) => Self {
                 namespace: unreadable.metadata.namespace.clone().unwrap_or_default(),
                 group: unreadable.metadata.name.clone().unwrap_or_default(),
                 state: State::Unknown,
                 active: None,
+                is_gone: false,
                 node: None,
                 eligible: 0,
                 replicas: 0,
@@ -87,10 +102,9 @@ impl GroupLine {
     }
 }
 
-fn of_group(group: &LeaderGroup) -> GroupLine {
+fn of_group(group: &LeaderGroup, (state, message): (State, String)) -> GroupLine {
     let unseen = LeaderGroupStatus::default();
     let status = group.status.as_ref().unwrap_or(&unseen);
-    let (state, message) = judged(group);
     let active = status.active.as_ref();
     let ready_since = condition(group, ConditionType::Ready).map(|ready| &ready.last_transition_time);
     let since = active.map(|active| &active.since).or(ready_since);
@@ -99,6 +113,7 @@ fn of_group(group: &LeaderGroup) -> GroupLine {
         group: group.name_any(),
         state,
         active: active.map(|active| active.pod.clone()),
+        is_gone: false,
         node: active.and_then(|active| active.node.clone()),
         eligible: status.eligible,
         replicas: status.replicas,
@@ -145,8 +160,24 @@ pub(super) fn pending_switchover(group: &LeaderGroup) -> Option<&str> {
     (!answered && !request.is_empty()).then_some(request.as_str())
 }
 
-/// The state of a group, and why it is not the best one.
-pub(super) fn judged(group: &LeaderGroup) -> (State, String) {
+/// The state of a group, and why it is not the best one. `pods` are its pods, if they could be read.
+pub(super) fn judged<P: ResourceExt>(group: &LeaderGroup, pods: Option<&[P]>) -> (State, String) {
+    let (state, message) = reported(group);
+    match pods.and_then(|pods| holder::gone(group, pods)) {
+        Some(pod) if state != State::Deleting => {
+            // What an operator has reported may be why no other pod follows.
+            let is_told =
+                state == State::NotReady || failed(group, ConditionType::LockStoreReachable).is_some();
+            let check = "check that the operator runs (kubectl leadergroup doctor)".to_owned();
+            let why = if is_told && !message.is_empty() { message } else { check };
+            (State::NotReady, format!("{}: {why}", holder::gone_words(&pod)))
+        }
+        _ => (state, message),
+    }
+}
+
+/// The state that an operator has reported last.
+fn reported(group: &LeaderGroup) -> (State, String) {
     let message = |kind| failed(group, kind).map(|condition| condition.message.clone());
     if group.metadata.deletion_timestamp.is_some() {
         let rest = "the operator takes its labels off the pods, and then removes its finalizer";
@@ -185,18 +216,29 @@ pub(super) fn judged(group: &LeaderGroup) -> (State, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugin::samples::{set, web, without_active};
+    use crate::plugin::samples::{pods, set, web, without_active};
 
     fn state_of(change: impl FnOnce(&mut LeaderGroup)) -> (State, String) {
         let mut group = web();
         change(&mut group);
-        judged(&group)
+        judged::<Pod>(&group, None)
     }
 
     #[test]
     fn the_state_is_the_worst_that_the_status_tells() {
-        assert_eq!(judged(&web()), (State::Ready, String::new()));
-        assert_eq!(judged(&without_active()).0, State::NotReady);
+        assert_eq!(judged(&web(), Some(&pods())), (State::Ready, String::new()));
+        assert_eq!(judged(&without_active(), Some(&pods())).0, State::NotReady);
+        let (state, why) = judged(&web(), Some(&pods()[..1]));
+        assert!(
+            state == State::NotReady
+                && why.contains("web-1 does not exist any more")
+                && why.contains("doctor"),
+            "{why}"
+        );
+        let mut away = web();
+        set(&mut away, "LockStoreReachable", "False", "X", "connection refused");
+        let (state, why) = judged(&away, Some(&pods()[..1]));
+        assert!(state == State::NotReady && why.ends_with("connection refused"), "{why}");
         let (state, why) =
             state_of(|group| set(group, "LockStoreReachable", "False", "X", "connection refused"));
         assert_eq!(

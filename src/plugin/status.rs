@@ -1,8 +1,13 @@
 //! `status`: all groups in a table, or one with everything that belongs to it.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::ResourceExt as _;
+use k8s_openapi::{
+    api::core::v1::Pod,
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
+};
+use kube::{ResourceExt as _, core::PartialObjectMeta};
 use serde::Serialize;
 
 use super::{
@@ -35,9 +40,20 @@ pub(super) struct GroupStatus {
     unread: Vec<String>,
 }
 
-/// The lines of a list: groups with a problem first.
-pub(super) fn lines<'a>(groups: impl Iterator<Item = &'a Sighting>) -> Vec<GroupLine> {
-    let mut all: Vec<GroupLine> = groups.map(GroupLine::of).collect();
+/// The lines of a list: groups with a problem first. `pods` are those of the namespaces, if they could be read.
+pub(super) fn lines<'a>(
+    groups: impl IntoIterator<Item = &'a Sighting>,
+    pods: Option<&[PartialObjectMeta<Pod>]>,
+) -> Vec<GroupLine> {
+    let mut near: BTreeMap<Option<String>, Vec<PartialObjectMeta<Pod>>> = BTreeMap::new();
+    for pod in pods.into_iter().flatten() {
+        near.entry(pod.namespace()).or_default().push(pod.clone());
+    }
+    let line = |group: &Sighting| {
+        let own = near.get(&group.namespace()).map_or(&[][..], Vec::as_slice);
+        GroupLine::with_pods(group, pods.map(|_| own))
+    };
+    let mut all: Vec<GroupLine> = groups.into_iter().map(line).collect();
     all.sort_by(|a, b| (a.state, &a.namespace, &a.group).cmp(&(b.state, &b.namespace, &b.group)));
     all
 }
@@ -103,7 +119,7 @@ pub(super) fn of_group(seen: &Seen) -> GroupStatus {
     };
     let failures = [seen.pods.as_ref().err(), seen.services.as_ref().err(), seen.slices.as_ref().err()];
     GroupStatus {
-        group: GroupLine::of(&Sighting(Ok(seen.group.clone()))),
+        group: GroupLine::with_pods(&Sighting(Ok(seen.group.clone())), seen.pods.as_deref().ok()),
         paused: seen.group.spec.paused,
         pods: pods::lines(&seen.group, pods),
         services,
@@ -147,6 +163,7 @@ pub(super) fn headline(group: &GroupLine, now: Timestamp) -> String {
     let state = group.state.ink().paint(group.state.word());
     let since = group.since.map_or_else(String::new, |since| format!(" for {}", ago(since, now)));
     let (state_since, active) = match (&group.active, &group.node) {
+        (Some(pod), _) if group.is_gone => (String::new(), format!("{pod} was active")),
         (Some(pod), Some(node)) if !node.is_empty() => {
             (String::new(), format!("{pod} is active on {node}{since}"))
         }
@@ -269,7 +286,7 @@ mod tests {
             named(alone, "queue"),
             named(without_active(), "search"),
         ];
-        lines(all.iter())
+        lines(all.iter(), None)
     }
 
     #[test]

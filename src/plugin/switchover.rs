@@ -52,7 +52,11 @@ pub(super) async fn switchover(
     let Ok(answered) = timeout(args.timeout.0, await_condition(groups, group, is_answered)).await else {
         return Err(Failure::new(
             format!("{requested}, and there is no result after {}", args.timeout),
-            format!("Check that the operator runs: kubectl leadergroup doctor -n {namespace} {group}"),
+            format!(
+                "Check that the operator runs: kubectl leadergroup doctor -n {namespace} {group}\n\
+                 The request stays: an operator carries it out or refuses it as soon as one runs. To withdraw it: \
+                 `kubectl -n {namespace} annotate leadergroup {group} {SWITCHOVER_ANNOTATION}- {SWITCHOVER_TO_ANNOTATION}-`"
+            ),
         ));
     };
     let status = answered.map_err(|error| {

@@ -124,7 +124,7 @@ pub(super) async fn list(
             _ = tick.tick() => {}
         }
         if can_redraw() && shown.is_complete {
-            let lines = status::lines(shown.groups.values());
+            let lines = status::lines(shown.groups.values(), None);
             let mut text = status::list(&lines, namespace, Timestamp::now(), width());
             if let Some(trouble) = &shown.trouble {
                 let warning = format!("The watch is interrupted, and this may be out of date: {trouble}");

@@ -92,5 +92,12 @@ async fn a_switchover_is_requested_and_its_result_awaited() {
         assert!(format!("{text}{errors}").contains(message), "{text}{errors}");
     }
     let late = world.complaint(&["switchover", "web", "--wait", "--timeout", "200ms"]).await;
-    assert!(late.contains("no result after 200ms") && late.contains("kubectl leadergroup doctor"), "{late}");
+    for words in [
+        "no result after 200ms",
+        "kubectl leadergroup doctor",
+        "The request stays",
+        "annotate leadergroup web leadergroup.dev/switchover- leadergroup.dev/switchover-to-",
+    ] {
+        assert!(late.contains(words), "no {words:?} in {late}");
+    }
 }

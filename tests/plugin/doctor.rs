@@ -1,7 +1,11 @@
 //! `doctor`: a world in which all is well, and one in which much is wrong.
 
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::Service};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{Pod, Service},
+};
 use kube::api::{DeleteParams, Patch, PatchParams};
+use leadergroup::api::LeaderGroup;
 use serde_json::{Value, json};
 
 use crate::world::World;
@@ -74,4 +78,36 @@ async fn the_doctor_finds_nothing_wrong_in_a_good_world_and_names_each_remedy_in
     let wrong = findings.iter().filter(|finding| finding["level"] == "wrong").count();
     assert_eq!((status, wrong), (1, 4), "{text}");
     deployments.delete("leadergroup", &DeleteParams::default()).await.unwrap();
+
+    // The operator is uninstalled, and the active pod is deleted: the status stays as it was.
+    let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+    world.api::<Pod>().delete("web-0", &at_once).await.unwrap();
+    let (status, text, errors) = world.run(&["doctor", "web"]).await;
+    assert_eq!(status, 1, "{text}{errors}");
+    for words in [
+        "WRONG no Deployment of the operator's chart was found",
+        "-> install the chart",
+        "WRONG its active pod web-0 does not exist any more",
+    ] {
+        assert!(text.contains(words), "no {words:?} in:\n{text}");
+    }
+    for args in [&["status"][..], &["status", "web"], &["explain", "web"]] {
+        let text = world.text(args).await;
+        assert!(text.contains("NOT READY"), "{args:?}: {text}");
+        assert!(text.contains("its active pod web-0 does not exist any more"), "{args:?}: {text}");
+        assert!(!text.contains("takes over;"), "{args:?}: {text}");
+    }
+
+    // Nobody removes the finalizer of a group that is deleted.
+    let kept = Patch::Merge(json!({ "metadata": { "finalizers": ["leadergroup.dev/routing"] } }));
+    let groups = world.api::<LeaderGroup>();
+    groups.patch("web", &PatchParams::default(), &kept).await.unwrap();
+    groups.delete("web", &DeleteParams::default()).await.unwrap();
+    let (status, text, _) = world.run(&["doctor", "web"]).await;
+    assert_eq!(status, 1, "{text}");
+    let by_hand = format!("kubectl -n {} patch leadergroup web --type merge", world.namespace);
+    assert!(
+        text.contains("no operator runs that removes its finalizer") && text.contains(&by_hand),
+        "{text}"
+    );
 }

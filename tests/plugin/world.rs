@@ -151,6 +151,8 @@ impl World {
         self.pod("web", "web-1", "standby").await;
         self.service("web", json!({ "app": "web", "leadergroup.dev/role": "active" }), "web-0").await;
         self.report("web", well()).await;
+        let uid = self.api::<Pod>().get("web-0").await.unwrap().metadata.uid;
+        self.report("web", json!({ "active": { "uid": uid } })).await;
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the doctor finds, and how it is printed.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::plugin::{
     ink::Ink,
@@ -29,8 +29,39 @@ pub(in crate::plugin) struct Finding {
     /// What it is about: the installation, the rights, or a group.
     pub(in crate::plugin) about: String,
     pub(in crate::plugin) text: String,
-    /// What to do, in one line; empty if nothing is to be done.
-    pub(in crate::plugin) remedy: String,
+    /// What to do; none if all is fine. Only this file creates findings, so that none lacks it.
+    #[serde(serialize_with = "as_text")]
+    remedy: Option<Remedy>,
+}
+
+/// What to do about a finding, in one line. It is never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::plugin) struct Remedy(String);
+
+impl Remedy {
+    /// Where a finding of an unknown cause leads to.
+    pub(super) const ELSEWHERE: &'static str = "docs/operations.md, Troubleshooting";
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Remedy {
+    fn from(text: String) -> Self {
+        Self(if text.is_empty() { Self::ELSEWHERE.to_owned() } else { text })
+    }
+}
+
+impl From<&str> for Remedy {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
+#[expect(clippy::ref_option, reason = "serde passes a reference to the field")]
+fn as_text<S: Serializer>(remedy: &Option<Remedy>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(remedy.as_ref().map_or("", Remedy::as_str))
 }
 
 impl Finding {
@@ -38,13 +69,18 @@ impl Finding {
         level: Level,
         about: impl Into<String>,
         text: impl Into<String>,
-        remedy: impl Into<String>,
+        remedy: impl Into<Remedy>,
     ) -> Self {
-        Self { level, about: about.into(), text: text.into(), remedy: remedy.into() }
+        Self { level, about: about.into(), text: text.into(), remedy: Some(remedy.into()) }
     }
 
     pub(super) fn fine(about: impl Into<String>, text: impl Into<String>) -> Self {
-        Self::new(Level::Fine, about, text, "")
+        Self { level: Level::Fine, about: about.into(), text: text.into(), remedy: None }
+    }
+
+    /// What to do; empty if all is fine.
+    pub(super) fn remedy(&self) -> &str {
+        self.remedy.as_ref().map_or("", Remedy::as_str)
     }
 }
 
@@ -65,8 +101,8 @@ pub(in crate::plugin) fn text(findings: &[Finding], width: Option<usize>) -> Str
             Level::Fine => ("ok   ", Ink::Good),
         };
         text += &point(mark, ink, &finding.text, width);
-        if !finding.remedy.is_empty() {
-            text += &indented(&format!("-> {}", finding.remedy), 8, width);
+        if !finding.remedy().is_empty() {
+            text += &indented(&format!("-> {}", finding.remedy()), 8, width);
         }
     }
     text + "\n" + &summed_up(findings)

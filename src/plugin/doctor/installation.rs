@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     api::{apps::v1::Deployment, core::v1::Container},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps},
@@ -10,7 +11,7 @@ use kube::{CustomResourceExt as _, ResourceExt as _};
 
 use super::finding::{Finding, Level};
 use crate::{
-    api::LeaderGroup,
+    api::{FIELD_MANAGER, LeaderGroup},
     plugin::{
         cluster::Part,
         failure::{Failure, Kind},
@@ -48,7 +49,7 @@ pub(super) fn of_definition(
             Level::Unknown,
             ABOUT,
             format!("whether the definition is that of this plugin's version: {}", failure.problem),
-            "",
+            "ask somebody who may read CustomResourceDefinitions",
         ),
         Ok(definition) => compared(&definition),
     };
@@ -105,6 +106,52 @@ fn collect(path: &str, schema: &JSONSchemaProps, found: &mut BTreeSet<String>) {
     }
 }
 
+/// Whether an operator runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Operator {
+    /// With the command that shows its log.
+    Runs { log: String },
+    /// None was found, or none that is ready.
+    Absent,
+    /// It cannot be seen.
+    Unknown,
+}
+
+impl Operator {
+    /// What the Deployments of the chart tell. `is_heard`: the status of a group shows that one runs.
+    pub(super) fn of(deployments: &Part<Vec<Deployment>>, is_heard: bool) -> Self {
+        let Ok(found) = deployments else { return Self::Unknown };
+        let mut ready = found.iter().filter(|deployment| ready_replicas(deployment) > 0);
+        match ready.next() {
+            Some(deployment) => Self::Runs { log: log_of(deployment) },
+            None if found.is_empty() && is_heard => Self::Unknown,
+            None => Self::Absent,
+        }
+    }
+}
+
+fn ready_replicas(deployment: &Deployment) -> i32 {
+    deployment.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or(0)
+}
+
+fn log_of(deployment: &Deployment) -> String {
+    let namespace = deployment.namespace().unwrap_or_default();
+    format!("`kubectl -n {namespace} logs deployment/{} --tail 20`", deployment.name_any())
+}
+
+/// How long a report of the operator shows that it runs. It reports only what changes.
+const FRESH: SignedDuration = SignedDuration::from_secs(30);
+
+/// Whether the status of a group shows that an operator runs: one has written it just now.
+pub(super) fn is_heard(group: &LeaderGroup, now: Timestamp) -> bool {
+    let mut writes = group.metadata.managed_fields.iter().flatten();
+    writes.any(|write| {
+        write.manager.as_deref() == Some(FIELD_MANAGER)
+            && write.subresource.as_deref() == Some("status")
+            && write.time.as_ref().is_some_and(|time| now.duration_since(time.0) < FRESH)
+    })
+}
+
 /// Whether the operator runs, and watches these namespaces. `is_heard`: the status of a group shows that one does.
 pub(super) fn of_operator(
     deployments: Part<Vec<Deployment>>,
@@ -114,7 +161,7 @@ pub(super) fn of_operator(
     let found = match deployments {
         Ok(found) => found,
         Err(failure) => {
-            let heard = if is_heard { "an operator has reported about the groups, but " } else { "" };
+            let heard = if is_heard { "an operator has just reported about a group, but " } else { "" };
             let remedy = "ask somebody who may list Deployments in the operator's namespace";
             let text = format!("{heard}whether it runs now cannot be seen: {}", failure.problem);
             return vec![Finding::new(Level::Unknown, ABOUT, text, remedy)];
@@ -122,8 +169,15 @@ pub(super) fn of_operator(
     };
     if found.is_empty() {
         let text = format!("no Deployment of the operator's chart was found (labels {OPERATOR})");
-        let remedy = "install the chart; if the operator was installed in another way, check that it runs";
-        return vec![Finding::new(if is_heard { Level::Hint } else { Level::Wrong }, ABOUT, text, remedy)];
+        let (level, text, remedy) = if is_heard {
+            let text = format!("{text}, but an operator has just reported about a group");
+            (Level::Hint, text, "if that is not meant so, install the chart")
+        } else {
+            let remedy =
+                "install the chart; an operator that runs without it is not seen here: check it yourself";
+            (Level::Wrong, text + ": nothing fails over", remedy)
+        };
+        return vec![Finding::new(level, ABOUT, text, remedy)];
     }
     found.iter().flat_map(|deployment| of_deployment(deployment, namespaces)).collect()
 }
@@ -132,10 +186,10 @@ fn of_deployment(deployment: &Deployment, namespaces: &BTreeSet<String>) -> Vec<
     let namespace = deployment.namespace().unwrap_or_default();
     let name = format!("the operator {namespace}/{}", deployment.name_any());
     let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
-    let ready = deployment.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or(0);
+    let ready = ready_replicas(deployment);
     let version = deployment.labels().get("app.kubernetes.io/version");
     let shown = version.map_or_else(String::new, |version| format!(", version {version}"));
-    let logs = format!("`kubectl -n {namespace} logs deployment/{} --tail 20`", deployment.name_any());
+    let logs = log_of(deployment);
     let mut all = vec![match (ready, wanted) {
         (_, 0) => Finding::new(
             Level::Wrong,
@@ -196,7 +250,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::plugin::samples::object;
+    use crate::plugin::samples::{now, object, web};
 
     fn deployment(replicas: i32, ready: i32, version: &str, namespaces: &str) -> Deployment {
         object(json!({
@@ -243,7 +297,28 @@ mod tests {
             assert_eq!(of_operator(Ok(Vec::new()), &BTreeSet::new(), is_heard)[0].level, level);
         }
         let refused = Failure::new("could not list the Deployments: forbidden", "");
+        assert_eq!(Operator::of(&Err(refused.clone()), false), Operator::Unknown);
+        assert_eq!(Operator::of(&Ok(Vec::new()), false), Operator::Absent);
+        assert_eq!(Operator::of(&Ok(Vec::new()), true), Operator::Unknown);
+        assert_eq!(Operator::of(&Ok(vec![deployment(0, 0, "1", "")]), true), Operator::Absent);
+        assert!(matches!(Operator::of(&Ok(vec![deployment(2, 1, "1", "")]), false), Operator::Runs { .. }));
         assert_eq!(of_operator(Err(refused), &BTreeSet::new(), false)[0].level, Level::Unknown);
+    }
+
+    #[test]
+    fn only_a_report_of_just_now_shows_that_an_operator_runs() {
+        let written = |manager: &str, subresource: &str, time: &str| {
+            let mut group = web();
+            group.metadata.managed_fields = object(json!([{
+                "manager": manager, "subresource": subresource, "time": time, "operation": "Apply",
+            }]));
+            is_heard(&group, now())
+        };
+        assert!(written(FIELD_MANAGER, "status", "2026-11-20T11:59:50Z"));
+        assert!(!written(FIELD_MANAGER, "status", "2026-11-20T11:59:20Z"), "long ago");
+        assert!(!written(FIELD_MANAGER, "", "2026-11-20T11:59:50Z"), "no status");
+        assert!(!written("kubectl", "status", "2026-11-20T11:59:50Z"), "somebody else");
+        assert!(!is_heard(&web(), now()));
     }
 
     #[test]
@@ -271,6 +346,6 @@ mod tests {
         let unknown = Failure { kind: Kind::UnknownKind, ..Failure::new("no", "") };
         let found = of_definition(Err(unknown.clone()), Err(unknown));
         assert!(found.len() == 1 && found[0].level == Level::Wrong, "{found:?}");
-        assert!(found[0].remedy.contains("install the operator's chart"), "{found:?}");
+        assert!(found[0].remedy().contains("install the operator's chart"), "{found:?}");
     }
 }

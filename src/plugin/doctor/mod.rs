@@ -3,11 +3,14 @@
 mod finding;
 mod group;
 mod installation;
+mod remedies;
 mod rights;
+mod services;
 mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use k8s_openapi::{
     api::apps::v1::{DaemonSet, Deployment, StatefulSet},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -19,10 +22,11 @@ pub(super) use finding::{Finding, is_any_wrong, text};
 use super::cluster::{Cluster, GroupName, Part};
 use crate::{
     api::{LeaderGroup, Sighting},
-    plugin::{failure::Failure, state::is_seen},
+    plugin::failure::Failure,
 };
 use finding::Level;
 use group::Namespace;
+use installation::Operator;
 use workloads::Workload;
 
 /// What is looked at.
@@ -53,11 +57,16 @@ pub(super) async fn findings(cluster: &Cluster, patient: &Patient<'_>) -> Result
         Ok(groups) => (groups, None),
         Err(failure) => (Vec::new(), Some(failure)),
     };
-    let is_heard = groups.iter().filter_map(|group| group.0.as_ref().ok()).any(is_seen);
+    let now = Timestamp::now();
+    let is_heard = groups
+        .iter()
+        .filter_map(|group| group.0.as_ref().ok())
+        .any(|group| installation::is_heard(group, now));
     let namespaces: BTreeSet<String> = groups.iter().filter_map(ResourceExt::namespace).collect();
     let everywhere = cluster.of::<Deployment>(None);
     let labels = ListParams::default().labels(installation::OPERATOR);
     let deployments = cluster.list(&everywhere, "list the Deployments of all namespaces", labels).await;
+    let operator = Operator::of(&deployments, is_heard);
     all.extend(installation::of_operator(deployments, &namespaces, is_heard));
     all.extend(rights::findings(namespace, rights::reviewed(cluster, namespace).await));
     if let Some(failure) = refused {
@@ -70,11 +79,16 @@ pub(super) async fn findings(cluster: &Cluster, patient: &Patient<'_>) -> Result
             "-A looks at all namespaces",
         ));
     }
-    all.extend(of_groups(cluster, &groups, &namespaces).await);
+    all.extend(of_groups(cluster, &groups, &namespaces, &operator).await);
     Ok(all)
 }
 
-async fn of_groups(cluster: &Cluster, groups: &[Sighting], namespaces: &BTreeSet<String>) -> Vec<Finding> {
+async fn of_groups(
+    cluster: &Cluster,
+    groups: &[Sighting],
+    namespaces: &BTreeSet<String>,
+    operator: &Operator,
+) -> Vec<Finding> {
     let mut all = Vec::new();
     let mut seen: BTreeMap<String, Namespace> = BTreeMap::new();
     for namespace in namespaces {
@@ -86,7 +100,9 @@ async fn of_groups(cluster: &Cluster, groups: &[Sighting], namespaces: &BTreeSet
         match &group.0 {
             Ok(found) => {
                 let namespace = found.namespace().and_then(|namespace| seen.get(&namespace));
-                all.extend(namespace.iter().flat_map(|namespace| group::findings(found, namespace)));
+                all.extend(
+                    namespace.iter().flat_map(|namespace| group::findings(found, namespace, operator)),
+                );
             }
             Err(unreadable) => {
                 let about = format!("{}/{}", group.namespace().unwrap_or_default(), group.name_any());
@@ -137,5 +153,8 @@ fn unread(namespace: &str, read: &Namespace) -> Vec<Finding> {
     ];
     let about = format!("the namespace {namespace}");
     let told = failures.into_iter().flatten();
-    told.map(|failure| Finding::new(Level::Unknown, about.clone(), failure.problem.clone(), "")).collect()
+    told.map(|failure| {
+        Finding::new(Level::Unknown, about.clone(), failure.problem.clone(), failure.remedy.clone())
+    })
+    .collect()
 }

@@ -110,6 +110,6 @@ mod tests {
             patch.text,
             "you may not patch leadergroups.leadergroup.dev, which is for: switchover, pause, resume"
         );
-        assert!(patch.remedy.contains("cluster role edit"), "{patch:?}");
+        assert!(patch.remedy().contains("cluster role edit"), "{patch:?}");
     }
 }

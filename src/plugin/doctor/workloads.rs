@@ -63,6 +63,12 @@ impl Workload {
         group.spec.selector.matches(&self.labels())
     }
 
+    /// How `kubectl scale` names it; none if it has no replicas.
+    pub(super) fn scalable(&self) -> Option<String> {
+        let (kind, name) = self.name.split_once(' ')?;
+        (kind != "DaemonSet").then(|| format!("{}/{name}", kind.to_lowercase()))
+    }
+
     /// What is wrong with it.
     pub(super) fn problems(&self, group: &LeaderGroup) -> Vec<Problem> {
         let label = &group.spec.routing.role_label;
