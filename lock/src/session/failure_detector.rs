@@ -58,7 +58,6 @@ impl FailureDetector {
     /// let beat = |count| Beat {
     ///     alive: true,
     ///     own,
-    ///     ttl: Duration::from_secs(2),
     ///     count: 1,
     ///     revoked: 0,
     ///     sessions: vec![SessionSeen {
