@@ -20,8 +20,10 @@ mod expression;
 
 use chart::{Chart, Query};
 
-/// Time for the operator to notice, for two scrapes, and for Prometheus to evaluate its rules, on a busy machine.
-const LIMIT: Duration = Duration::from_mins(1);
+/// Time for the operator to notice, for two scrapes, and for Prometheus to evaluate its rules, on a busy machine. The
+/// rules look back a minute, so that a change of a group's owner interrupts no alert: for so long, the last value of a
+/// former owner counts as well.
+const LIMIT: Duration = Duration::from_mins(3);
 /// The targets of the dashboard that show nothing while all is well, with the reason.
 const NOTHING_WHEN_WELL: [(&str, &str); 3] = [
     ("Time without a working active pod A", "the active pod has worked all the time"),
