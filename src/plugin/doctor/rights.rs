@@ -33,7 +33,7 @@ pub(super) const RIGHTS: &[Right] = &[
     Right { is_needed: true, ..right("list", "leadergroup.dev", "leadergroups", "all commands") },
     right("watch", "leadergroup.dev", "leadergroups", "status --watch, switchover --wait"),
     right("patch", "leadergroup.dev", "leadergroups", "switchover, pause, resume"),
-    right("list", "", "pods", "status GROUP, explain, doctor"),
+    right("list", "", "pods", "status, explain, doctor"),
     right("list", "", "services", "status GROUP, doctor"),
     right("list", "discovery.k8s.io", "endpointslices", "status GROUP, doctor"),
     right("list", "", "events", "explain"),
