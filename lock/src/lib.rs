@@ -1,4 +1,4 @@
-//! A lock in PostgreSQL for programs of which only one copy may run at a time: sessions, leases, fencing tokens, and a
+//! A lock in PostgreSQL for programs that must not run twice at the same time: sessions, leases, fencing tokens, and a
 //! queue.
 //!
 //! - A *session* is one running process. One heartbeat keeps everything that it holds, so the cost does not grow with

@@ -14,7 +14,7 @@ use kube::{
     Api, Client, Config, Resource,
     api::ListParams,
     config::{KubeConfigOptions, Kubeconfig},
-    core::PartialObjectMeta,
+    core::{ObjectList, PartialObjectMeta},
 };
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -121,10 +121,20 @@ impl Cluster {
     where
         K: Clone + DeserializeOwned + Debug,
     {
+        Box::pin(self.pages(what, params, async |params| Box::pin(api.list(params)).await)).await
+    }
+
+    /// Makes a request for each page of a list.
+    async fn pages<K: Clone>(
+        &self,
+        what: &str,
+        params: ListParams,
+        page: impl AsyncFn(&ListParams) -> kube::Result<ObjectList<K>>,
+    ) -> Part<Vec<K>> {
         let mut params = params.limit(PAGE);
         let mut found = Vec::new();
         loop {
-            let page = self.call(what, Box::pin(api.list(&params))).await?;
+            let page = self.call(what, page(&params)).await?;
             found.extend(page.items);
             match page.metadata.continue_.filter(|next| !next.is_empty()) {
                 Some(next) => params.continue_token = Some(next),
@@ -163,16 +173,8 @@ impl Cluster {
             return None;
         }
         let pods = self.of::<Pod>(namespace);
-        let mut params = ListParams::default().limit(PAGE);
-        let mut found = Vec::new();
-        loop {
-            let page = self.call("list the pods", Box::pin(pods.list_metadata(&params))).await.ok()?;
-            found.extend(page.items);
-            match page.metadata.continue_.filter(|next| !next.is_empty()) {
-                Some(next) => params.continue_token = Some(next),
-                None => return Some(found),
-            }
-        }
+        let page = async |params: &ListParams| Box::pin(pods.list_metadata(params)).await;
+        Box::pin(self.pages("list the pods", ListParams::default(), page)).await.ok()
     }
 
     /// One group.

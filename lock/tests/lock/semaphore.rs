@@ -16,7 +16,7 @@ const SEATS: usize = 3;
 /// Between two rounds of tries, as in the documentation, but shorter.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Whoever holds the key of all seats, for which there is a queue, gets the next free one.
+/// The queue is that of the key `licence`. Its holder takes the next free seat.
 async fn sit_down(client: &Client) -> Result<Guard, ClientError> {
     let turn = client.lock(&key("licence"), DEADLINE).await?;
     let seats: Vec<Key> = (0..SEATS).map(|seat| key(&format!("licence/{seat}"))).collect();
