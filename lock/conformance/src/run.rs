@@ -136,6 +136,7 @@ async fn once(
     let server = if scenario.own_server { stage::server(&[]).await? } else { server };
     let mut stage = Stage::set(settings, server).await?;
     let played = (scenario.play)(&mut stage).await;
+    stage.end_writes().await;
     let lines = stage.history.lock().clone();
     let events = stage.events().await?;
     stage.clear().await;

@@ -73,7 +73,7 @@ pub(crate) struct Stage {
     /// Everything that was recorded, if the server is gone at the end.
     pub(crate) ended_with: Option<Vec<Event>>,
     started: AtomicU32,
-    _writer: Option<Writer>,
+    writer: Option<Writer>,
 }
 
 impl Stage {
@@ -93,8 +93,15 @@ impl Stage {
             before: Vec::new(),
             ended_with: None,
             started,
-            _writer: writer,
+            writer,
         })
+    }
+
+    /// Ends the fenced writes of the history.
+    pub(crate) async fn end_writes(&mut self) {
+        if let Some(writer) = self.writer.take() {
+            writer.finish().await;
+        }
     }
 
     /// The ttl of the clients.

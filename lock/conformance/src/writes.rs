@@ -7,6 +7,7 @@ use std::time::Duration;
 use leadergroup_lock::monotonic;
 use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{interval, timeout};
 
@@ -23,27 +24,41 @@ const TOKENS: usize = 2;
 
 /// Writes until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Writer(JoinHandle<()>);
+pub(crate) struct Writer {
+    task: JoinHandle<()>,
+    end: Option<oneshot::Sender<()>>,
+}
 
 impl Writer {
     /// Begins to write in the lock's own database, and adds to the history what became of it.
     pub(crate) fn start(database: PgConnectOptions, history: History) -> Self {
-        Self(tokio::spawn(write(database, history)))
+        let (end, ended) = oneshot::channel();
+        Self { task: tokio::spawn(write(database, history, ended)), end: Some(end) }
+    }
+
+    /// Writes once more under each token, so that each history has a write after the last change of a term.
+    pub(crate) async fn finish(mut self) {
+        drop(self.end.take());
+        let _ = timeout(LIMIT, &mut self.task).await;
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 
-async fn write(database: PgConnectOptions, history: History) {
+async fn write(database: PgConnectOptions, history: History, mut ended: oneshot::Receiver<()>) {
     let mut connection = None;
     let mut pauses = interval(PAUSE);
     pauses.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        pauses.tick().await;
+    let mut is_last = false;
+    while !is_last {
+        is_last = tokio::select! {
+            _ = &mut ended => true,
+            _ = pauses.tick() => false,
+        };
         let terms = last_terms(&history.lock());
         for (who, key, token) in terms {
             let asked = monotonic();
