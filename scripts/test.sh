@@ -45,14 +45,16 @@ step "the committed CRD is what the types say"
 
 step "building the tests"
 # Always the whole workspace, so that all steps use the same features of the dependencies and nothing is built twice.
-with_postgres=(blocking conform faults exec lock lock_cli migrate prometheus)
-others=(--lib --bins --test=dependencies)
-for path in tests/*.rs tests/*/main.rs agent/tests/*/main.rs; do
+with_postgres=(blocking conform faults exec lock lock_cli memory migrate prometheus)
+others=(--lib --bins)
+shopt -s nullglob
+for path in {,agent/,lock/,lock/conformance/}tests/{*.rs,*/main.rs}; do
   name=${path#*tests/}
   name=${name%/main.rs}
   name=${name%.rs}
   [[ " ${with_postgres[*]} operator simulation " == *" $name "* ]] || others+=("--test=$name")
 done
+shopt -u nullglob
 cargo test --workspace --no-run
 
 step "the test cluster's programs: waiting for the build"
