@@ -19,7 +19,7 @@ use super::{
     syntax::{CONTROLLERS_LABELS, is_dns_label, is_label_key, is_label_name},
 };
 
-/// Why a spec cannot be carried out; each text says what to write instead.
+/// Why a spec is not valid; each text says what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSpec {
     /// Every pod of the namespace would belong to the group.
