@@ -80,7 +80,8 @@ fn code(text: &str) -> String {
 fn fields(top: &str, heading: &str) -> String {
     let definition = serde_json::to_value(LeaderGroup::crd()).expect("it serialises");
     let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][top];
-    let mut rows = Vec::new();
+    let description = prose(schema["description"].as_str().unwrap_or_default());
+    let mut rows = vec![vec![code(top), kind(schema), String::new(), limits(schema), description]];
     below(top, schema, &mut rows);
     table(heading, "", &["field", "type", "default", "limits", "description"], rows)
 }
@@ -149,7 +150,8 @@ fn limits(field: &Value) -> String {
         all.push(text);
     }
     for message in rules {
-        let of_duration = message.split_once(" must be ").and_then(|(_, rest)| rest.split_once(", written in"));
+        let of_duration =
+            message.split_once(" must be ").and_then(|(_, rest)| rest.split_once(", written in"));
         let short = of_duration.filter(|_| is_duration).and_then(|(text, _)| range(text));
         all.push(short.unwrap_or_else(|| prose(message)));
     }
@@ -206,7 +208,8 @@ fn settings() -> String {
         let variable = help.split_once("[env: ")?.1.split_once(']')?.0;
         let default = part("default").map(|text| code(&text)).unwrap_or_default();
         let about = prose(help.split_once(" [file: ")?.0);
-        let (values, limits) = (argument.get_value_names()?.first()?.as_str(), limits_of_setting(key, variable));
+        let (values, limits) =
+            (argument.get_value_names()?.first()?.as_str(), limits_of_setting(key, variable));
         let values = match limits {
             _ if values.contains('|') => values.split('|').map(code).collect::<Vec<_>>().join(", "),
             Some(limits) => prose(&limits),
