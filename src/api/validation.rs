@@ -331,7 +331,7 @@ fn is_port(port: &ProbePort) -> bool {
     }
 }
 
-/// The characters of a path and a query, as RFC 3986 has them, but for the quote, which the CRD's rule cannot contain.
+/// The characters of a path and a query, as RFC 3986 has them, except the quote, which the CRD's rule cannot contain.
 fn is_hook_path(path: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/?:@-._~!$&()*+,;=%".contains(&byte);
     path.starts_with('/') && path.bytes().all(allowed)

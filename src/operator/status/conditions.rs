@@ -176,10 +176,8 @@ fn valid(view: View) -> Finding {
         return finding(Accepted, true, Reason::HookFailed, message);
     }
     let advice = view.group.record().object.spec.advice();
-    let message = advice.map_or_else(
-        || "the spec is valid".to_owned(),
-        |advice| format!("the spec is valid, but {advice}"),
-    );
+    let message = advice
+        .map_or_else(|| "the spec is valid".to_owned(), |advice| format!("the spec is valid, but {advice}"));
     finding(Accepted, true, Reason::AsExpected, message)
 }
 
