@@ -189,6 +189,10 @@ crd: ## Generate the CRD from the types, here and in the chart
 	mv "$(CRD).new" "$(CRD)"
 	cp "$(CRD)" "$(CHART)/crd-files/"
 
+.PHONY: reference
+reference: ## Generate docs/reference.md: the fields, settings and metrics
+	UPDATE=1 cargo test --workspace --test reference
+
 .PHONY: chart-readme
 chart-readme: ## Generate the table of values in the chart's README
 	scripts/chart-readme.sh

@@ -38,6 +38,11 @@ fi
 # Planted faults (make mutants) fit the sources.
 scripts/mutants.py --check || failed=1
 
+# CONTRIBUTING.md names files by their path, or by its end. Words in capitals and <brackets> stand for names.
+while IFS= read -r named; do
+  grep -qE "(^|/)${named//./\\.}" < <(git ls-files) || complain "CONTRIBUTING.md names $named, which is not there"
+done < <(grep -oE '`[^` ]+`' CONTRIBUTING.md | tr -d '`' | grep -E '/|\.(rs|md|toml|sh|py)$' | grep -vE '[A-Z]{4}|[<~:]' | sort -u)
+
 # Documents: links lead somewhere, and prose keeps to 120 columns (tables, code and long links may not).
 scripts/check-links.sh || failed=1
 while IFS= read -r document; do

@@ -158,19 +158,14 @@ diff -u "$out/database" "$out/database-newer" >&2 || complain "an upgrade of the
 
 scripts/chart-readme.sh --check || failed=1
 
-# The program accepts every variable that the chart sets (it refuses others at start), and the documents name every
-# setting. LEADERGROUP_POD is a variable of the agent.
+# The program accepts every variable that the chart sets (it refuses others at start). LEADERGROUP_POD is a variable of
+# the agent.
 operator=${LEADERGROUP:-${CARGO_TARGET_DIR:-target}/debug/leadergroup}
 help=$("$operator" run --help)
 while IFS= read -r variable; do
   checks=$((checks + 1))
   grep -qF -- "[env: $variable]" <<<"$help" || complain "the chart sets $variable, which is no setting of the operator"
 done < <(grep -ohE '\bLEADERGROUP_[A-Z_]+' "$out"/*.yaml | grep -vx LEADERGROUP_POD | sort -u)
-while IFS= read -r key; do
-  checks=$((checks + 1))
-  grep -qF -- "\`$key\`" docs/settings.md || complain "docs/settings.md does not name the setting $key"
-done < <(grep -oE '\[file: [A-Za-z.]+\]' <<<"$help" | sed -E 's/^\[file: (.*)\]$/\1/')
-
 
 # Prometheus accepts every expression of the dashboard, with values for Grafana's variables.
 python3 - "$chart/dashboards/leadergroup.json" >"$out/dashboard" <<'PYTHON'

@@ -196,7 +196,7 @@ async fn wait_for(args: InstallationArgs) -> anyhow::Result<()> {
 
 async fn let_go(args: UninstallArgs) -> anyhow::Result<()> {
     let groups = uninstall(cluster().await?, &args).await?;
-    println!("the operator is stopped, and its finalizer is removed from {groups} groups");
+    println!("the operator is stopped, and its finalizer was removed from {groups} groups");
     Ok(())
 }
 

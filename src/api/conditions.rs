@@ -25,7 +25,7 @@ macro_rules! conditions {
 }
 
 conditions! {
-    /// The spec can be carried out.
+    /// The spec is valid.
     Accepted,
     /// The holder is labelled active, and there is no evidence against it.
     Active,
@@ -39,7 +39,7 @@ conditions! {
     LockStoreReachable,
     /// The group is accepted, active and routed.
     Ready,
-    /// The operator cannot go on until a user changes something.
+    /// The operator needs a user to change something.
     Stalled,
 }
 
@@ -109,7 +109,7 @@ reasons! {
     NodeCordoned: Some(Cause::Planned),
     /// A rollout is about to delete the pod.
     Rollout: Some(Cause::Planned),
-    /// A pod of a higher priority could be active again.
+    /// A pod of a higher priority is eligible again.
     Failback: Some(Cause::Planned),
     /// A change that was interrupted by a fault was completed, and why it was begun is not known; or a change was given
     /// up, and the active pod keeps the role.

@@ -278,9 +278,9 @@ pub struct ElectionSpec {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 16, "x-kubernetes-list-type" = "atomic"))]
     pub priorities: Vec<Priority>,
-    /// failback is what happens when a pod of a higher priority than the active one could be active again. `Never`
-    /// leaves the role where it is until it changes for another reason. `WhenReady` makes that pod active after
-    /// `failbackDelay`. Defaults to Never.
+    /// failback is whether the role returns to a pod of a higher priority that is eligible again. `Never` leaves the
+    /// role where it is until it changes for another reason. `WhenReady` makes that pod active after `failbackDelay`.
+    /// Defaults to Never.
     pub failback: Failback,
     /// failbackDelay is how long a pod of a higher priority must have been eligible, without a break, before the role
     /// goes back to it. From 0s to 1h. Defaults to 1m.
@@ -320,7 +320,7 @@ pub struct Priority {
     pub pod_labels: BTreeMap<String, String>,
 }
 
-/// What happens when a pod of a higher priority could be active again.
+/// Whether the role returns to a pod of a higher priority that is eligible again.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 pub enum Failback {
     /// Nothing, until the role changes for another reason.

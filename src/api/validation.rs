@@ -19,7 +19,7 @@ use super::{
     syntax::{CONTROLLERS_LABELS, is_dns_label, is_label_key, is_label_name},
 };
 
-/// Why a spec cannot be carried out; each text says what to write instead.
+/// Why a spec is not valid; each text says what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSpec {
     /// Every pod of the namespace would belong to the group.
@@ -331,7 +331,7 @@ fn is_port(port: &ProbePort) -> bool {
     }
 }
 
-/// The characters of a path and a query, as RFC 3986 has them, but for the quote, which the CRD's rule cannot contain.
+/// The characters of a path and a query, as RFC 3986 has them, except the quote, which the CRD's rule cannot contain.
 fn is_hook_path(path: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/?:@-._~!$&()*+,;=%".contains(&byte);
     path.starts_with('/') && path.bytes().all(allowed)

@@ -95,7 +95,7 @@ fn plan_words(found: &Explanation) -> String {
     let steps = plan.steps.iter().enumerate();
     let steps: String =
         steps.map(|(number, step)| format!("  {}. {}\n", number + 1, step_words(step))).collect();
-    format!("next:\n{steps}then: nothing. {rest}\n")
+    format!("next:\n{steps}then: done. {rest}\n")
 }
 
 fn lock_words(row: &LockInfo) -> String {

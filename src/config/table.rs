@@ -61,7 +61,7 @@ pub(super) static ALL: [Setting; 23] = [
         key: "ttl",
         flag: "ttl",
         value_name: TIME,
-        help: "After how long without a heartbeat the other replicas take over this replica's groups",
+        help: "How long this replica may miss heartbeats before the other replicas take over its groups",
         read: |s, text| set(&mut s.ttl, duration(text, "from 1s to 1h", 1_000..=3_600_000)),
         show: |s| HumanDuration(s.ttl).to_string(),
         ..BASIC

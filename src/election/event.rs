@@ -210,12 +210,12 @@ pub enum Outcome {
     },
     /// The term is confirmed.
     Confirmed,
-    /// The standbys are stamped, but for those that the API server refuses to change, with its words. If there are such
-    /// pods, writes of others may have failed.
+    /// The standbys are stamped, except those listed, each with the API server's error. If any is listed, writes of
+    /// others may have failed.
     Stamped(Vec<(PodRef, String)>),
-    /// The pods were told their role, but for these, with the reason.
+    /// The pods were told their role, except those listed, each with the reason.
     Told(Vec<(PodRef, String)>),
-    /// The pods are being deleted, or have changed; or the API server refuses to delete them, with its words.
+    /// The pods are being deleted, or have changed; or the API server refuses to delete them, with this error.
     Deleted(Option<String>),
     /// The row is a tombstone.
     Tombstoned,

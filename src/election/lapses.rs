@@ -44,7 +44,7 @@ impl Lapses {
         self.pods.retain(|_, lapse| now < lapse.since + REMEMBERED);
     }
 
-    /// Notes the changes that the status reports, but for those that it reports at the first look: these may be old.
+    /// Notes the changes that the status reports, except those that it reports at the first look: these may be old.
     /// Forgets pods that are gone.
     pub(super) fn refresh(&mut self, world: &World) {
         let exists = |uid: &String| world.members.iter().any(|member| member.pod.uid == *uid);

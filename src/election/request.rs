@@ -68,8 +68,8 @@ impl fmt::Display for SwitchoverRefusal {
     }
 }
 
-/// The pause after a term that was granted in vain although nobody requested a change and no failure calls for one: the
-/// next holder may be unfit by the time of the grant, again and again.
+/// The pause after a planned change that nobody requested has failed: the next holder may be unfit by the time of the
+/// grant, again and again.
 pub(super) const MOVE_PAUSE: Duration = Duration::from_secs(5);
 
 /// The pause after a dry run for a request had no definite answer.

@@ -114,7 +114,7 @@ impl Hooks {
         self.asked.as_ref().is_some_and(|asked| asked.ticket == Some(ticket))
     }
 
-    /// The answers have arrived, but for those of the pods that failed.
+    /// The answers have arrived, except those of the pods that failed.
     pub(super) fn answered(&mut self, failed: &[(PodRef, String)], now: Duration) {
         let Some(Asked { ticket, pods }) = self.asked.take() else { return };
         for (uid, told) in pods {

@@ -236,7 +236,7 @@ impl Replica {
         leave.cancel();
         // The groups are to be released before the process ends. The keeper ends within a bound of its own.
         if keeper.await.is_err() {
-            tracing::warn!("the session's task ended badly; other replicas take over after the ttl");
+            tracing::warn!("the session's task panicked; other replicas take over after the ttl");
         }
         ping.abort();
     }

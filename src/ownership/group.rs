@@ -288,8 +288,8 @@ impl Group {
 
     /// Whether to claim the group now.
     ///
-    /// A replica that is deaf to the holder does not take a group that an owner which still lives gave up, only because
-    /// the group falls to it. It waits twice as long, so that this owner takes it back.
+    /// A replica that does not hear the holder leaves a group to its former owner if that one is alive and gave the
+    /// group up: it waits twice as long, so that the former owner takes the group back.
     fn turn(&mut self, seen: Outside<'_>, replica: Replica<'_>, now: Duration) -> Option<Effect> {
         let (own, sessions) = (replica.may_act()?, replica.sessions);
         if let Phase::Elsewhere { session, not_before }

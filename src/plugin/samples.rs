@@ -65,14 +65,14 @@ pub(super) fn web() -> LeaderGroup {
                 },
             ],
             "conditions": [
-                condition("Accepted", "True", "AsExpected", "the spec can be carried out"),
+                condition("Accepted", "True", "AsExpected", "the spec is valid"),
                 condition("Active", "True", "Active", "web-1 is active"),
                 condition("Redundant", "True", "AsExpected", "2 pods could take over"),
                 condition("Routed", "True", "AsExpected", "the pods carry the labels of the declared term"),
                 condition("Probed", "True", "AsExpected", "the operator probes the pods"),
-                condition("LockStoreReachable", "True", "AsExpected", "the lock's database answers"),
+                condition("LockStoreReachable", "True", "AsExpected", "PostgreSQL is reachable"),
                 condition("Ready", "True", "Active", "web-1 is active"),
-                condition("Stalled", "False", "AsExpected", "nothing waits for a user"),
+                condition("Stalled", "False", "AsExpected", "no action is needed"),
             ],
         },
     }))

@@ -342,11 +342,11 @@ Active              NO  4m12s  none of 3 pods could be active; check that they a
                                probe
 Redundant           NO  4m12s  no other pod could take over now; check the pods that are not ready, or add
                                replicas
-Accepted            ok  4m12s  the spec can be carried out
+Accepted            ok  4m12s  the spec is valid
 Routed              ok  4m12s  the pods carry the labels of the declared term
 Probed              ok  4m12s  the operator probes the pods
-LockStoreReachable  ok  4m12s  the lock's database answers
-Stalled             ok  4m12s  nothing waits for a user
+LockStoreReachable  ok  4m12s  PostgreSQL is reachable
+Stalled             ok  4m12s  no action is needed
 
 AGO   FROM   TO     REASON      WHAT HAPPENED
 2d4h  web-0  web-1  Silent      the former pod did not answer: it hung, or its node was lost

@@ -173,7 +173,7 @@ pub(crate) fn well() -> Value {
             "duration": "5s41ms",
         }],
         "conditions": [
-            condition("Accepted", "True", "AsExpected", "the spec can be carried out"),
+            condition("Accepted", "True", "AsExpected", "the spec is valid"),
             condition("Ready", "True", "Active", "web-0 is active"),
             condition("Redundant", "True", "AsExpected", "1 pod could take over"),
         ],

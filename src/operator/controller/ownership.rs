@@ -287,7 +287,7 @@ impl Controller {
         }
     }
 
-    /// Tells the other replicas what there is to tell.
+    /// Sends the queued questions and answers to the other replicas.
     pub(super) fn tell(&mut self, now: Duration) {
         if self.untold.due().is_none_or(|due| now < due) {
             return;

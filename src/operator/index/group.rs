@@ -236,7 +236,7 @@ impl IndexedGroup {
     }
 
     /// The world as the election sees it, with the verdicts as they were last weighed.
-    /// `nodes_listed`: before that, priorities by labels of nodes are not known, and no pod gets the role back for one.
+    /// `nodes_listed`: there is no failback by labels of nodes until the nodes are listed.
     pub(super) fn world(&self, lock_away: bool, nodes: &Nodes, nodes_listed: bool) -> World {
         let spec = &self.record.object.spec;
         let by_nodes = spec.election.priorities.iter().any(|priority| !priority.node_labels.is_empty());

@@ -67,7 +67,7 @@ pub(in crate::operator) fn findings(
         (_, Some(Trouble::Lock(text))) => {
             finding(C::LockStoreReachable, false, Reason::LockStoreUnavailable, text.clone())
         }
-        _ => finding(C::LockStoreReachable, true, Reason::AsExpected, "the lock's database answers"),
+        _ => finding(C::LockStoreReachable, true, Reason::AsExpected, "PostgreSQL is reachable"),
     };
     // A holder that is unwell is not among the eligible pods.
     let unwell = labelled_holder(view).is_some_and(|member| member.verdict.against().is_some());
@@ -89,7 +89,7 @@ pub(in crate::operator) fn findings(
         None => finding(C::Ready, true, active.reason, active.message.clone()),
     };
     let stalled = if accepted.status {
-        finding(C::Stalled, false, Reason::AsExpected, "nothing waits for a user")
+        finding(C::Stalled, false, Reason::AsExpected, "no action is needed")
     } else {
         finding(C::Stalled, true, accepted.reason, accepted.message.clone())
     };
@@ -143,21 +143,21 @@ fn accepted(view: View) -> Finding {
         }
         Some(RoleLabelUse { workload, selects: false }) => {
             let message = format!(
-                "the spec can be carried out, but the pod template of {workload} sets the label {label}: each new pod has \
+                "the spec is valid, but the pod template of {workload} sets the label {label}: each new pod has \
                  this role until the operator corrects it. Take the label out of the template"
             );
             finding(Accepted, true, Reason::RoleLabelInTemplate, message)
         }
-        None => carried_out(view),
+        None => valid(view),
     }
 }
 
 /// Nothing is wrong with the spec, but perhaps with what follows from it.
-fn carried_out(view: View) -> Finding {
+fn valid(view: View) -> Finding {
     use ConditionType::Accepted;
     if let Some(refused) = view.group.election().deletion_refused() {
         let message = format!(
-            "the spec can be carried out, but for election.onDemote: Delete. Set podDeletion.enabled=true in the \
+            "the spec is valid, but election.onDemote: Delete has no effect. Set podDeletion.enabled=true in the \
              operator's chart, unless a policy of the cluster is meant to refuse it: {refused}"
         );
         return finding(Accepted, true, Reason::DeletionRefused, message);
@@ -169,17 +169,15 @@ fn carried_out(view: View) -> Finding {
             others => format!(" and {others} more"),
         };
         let message = format!(
-            "the spec can be carried out, but {}{more} could not be told its role by its hook, which is sent again: \
+            "the spec is valid, but {}{more} could not be told its role by its hook, which is sent again: \
              {why}",
             member.pod.name
         );
         return finding(Accepted, true, Reason::HookFailed, message);
     }
     let advice = view.group.record().object.spec.advice();
-    let message = advice.map_or_else(
-        || "the spec can be carried out".to_owned(),
-        |advice| format!("the spec can be carried out, but {advice}"),
-    );
+    let message = advice
+        .map_or_else(|| "the spec is valid".to_owned(), |advice| format!("the spec is valid, but {advice}"));
     finding(Accepted, true, Reason::AsExpected, message)
 }
 
@@ -267,7 +265,7 @@ fn activity_of(view: View, holder: &Member, eligible: u32) -> Finding {
     match holder.verdict {
         Verdict::Failing(reason) => {
             let others = if eligible == 0 { ", and no other pod can take over" } else { "" };
-            finding(Active, false, reason, format!("{name} is active but unwell{others}"))
+            finding(Active, false, reason, format!("{name} is active but failing{others}"))
         }
         Verdict::Silent => finding(Active, false, Reason::Silent, format!("{name} is active but silent")),
         Verdict::Ended(reason) => finding(Active, false, reason, format!("{name} is active but ending")),
@@ -314,7 +312,7 @@ fn routed(view: View) -> Finding {
     let strays =
         view.group.election().world().members.iter().filter(|member| member.role == Role::Active).count() > 1;
     if is_stable && !strays {
-        let mut message = "the pods' labels are what was declared".to_owned();
+        let mut message = "the pods' labels match the declaration".to_owned();
         if !endpoints.services.is_empty() {
             message +=
                 &format!(", and the operator writes the endpoints of {}", endpoints.services.join(", "));

@@ -191,7 +191,7 @@ fn foreign_label(pods: &[PodRef]) -> News {
         reason: FOREIGN_LABEL.to_owned(),
         action: "Strip",
         note: format!(
-            "took the active label off {}, which somebody else had set; the chart's admission policies prevent that",
+            "took the active label off {}, which another client had set; the chart's admission policies prevent that",
             names.join(", ")
         ),
         pod: pods.first().cloned(),
