@@ -1,12 +1,14 @@
 //! Claims: which session may change a row. Claiming a key and giving the claim up never changes holder or token.
 
+use std::collections::HashMap;
+
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use crate::db::database::{CHUNK, check_distinct};
 use crate::db::refusal::changed;
 use crate::db::statement::{Bind, Statement, all_in_order, get, unexpected};
-use crate::types::check_text;
-use crate::{Changed, Key, LockError, LockRow, SessionId, Store, Token, protocol::PROTOCOL};
+use crate::types::{LockRow, check_text};
+use crate::{Changed, Key, LockError, SessionId, Store, Token, protocol::PROTOCOL};
 
 const CLAIM: Statement = Statement { name: "claim", sql: include_str!("../sql/claim.sql") };
 const UNCLAIM: Statement = Statement { name: "unclaim", sql: include_str!("../sql/unclaim.sql") };
@@ -138,7 +140,8 @@ impl Store {
         })?;
         let ours = claims.iter().zip(&answers).filter(|(_, answer)| answer.is_none());
         let ours: Vec<Key> = ours.map(|(claim, _)| claim.key.clone()).collect();
-        let mut rows = self.database.read_map(&ours).await?;
+        let rows = self.database.read(&ours).await?;
+        let mut rows: HashMap<Key, LockRow> = rows.into_iter().map(|row| (row.key.clone(), row)).collect();
         let all = claims.iter().zip(answers).map(|(claim, answer)| {
             answer.unwrap_or_else(|| match rows.remove(&claim.key) {
                 Some(row) if row.session == Some(own) => Claimed::Ours(row),

@@ -74,7 +74,8 @@ impl Database {
         grants: &[Grant],
     ) -> Result<Vec<Granted>, LockError> {
         let answers = self.grant_at_once(own, grants).await?;
-        self.finish(answers, grants).await
+        self.count(&answers);
+        Ok(answers)
     }
 
     pub(crate) async fn grant_at_once(
@@ -170,24 +171,13 @@ impl Database {
         Err(unexpected(GRANT.name, "the database's history changes again and again"))
     }
 
-    /// Counts the answers, and reads the rows whose token had changed.
-    pub(crate) async fn finish(
-        &self,
-        mut all: Vec<Granted>,
-        grants: &[Grant],
-    ) -> Result<Vec<Granted>, LockError> {
-        let count = |kind: fn(&Granted) -> bool| all.iter().filter(|granted| kind(granted)).count();
+    /// Counts the answers.
+    pub(crate) fn count(&self, answers: &[Granted]) {
+        let count = |kind: fn(&Granted) -> bool| answers.iter().filter(|granted| kind(granted)).count();
         let won = count(|granted| matches!(granted, Granted::Granted { .. }));
-        let contended = count(|granted| {
-            matches!(granted, Granted::Refused(Refusal::Busy | Refusal::TokenChanged { .. }))
-        });
-        self.counters.granted(all.len(), won, contended);
-        let refusals = all.iter_mut().zip(grants).filter_map(|(granted, grant)| match granted {
-            Granted::Refused(refusal) => Some((&grant.key, refusal)),
-            Granted::Granted { .. } => None,
-        });
-        self.add_rows(refusals).await?;
-        Ok(all)
+        let contended =
+            count(|granted| matches!(granted, Granted::Refused(Refusal::Busy | Refusal::TokenChanged)));
+        self.counters.granted(answers.len(), won, contended);
     }
 
     pub(crate) async fn confirm(
@@ -205,7 +195,6 @@ impl Database {
                 .with(chunk.iter().map(|(_, token)| token.get()).collect::<Vec<_>>())?;
             all.extend(all_in_order(chunk.len(), &self.rows(CONFIRM, bind).await?, changed)?);
         }
-        self.add_rows(refused(&mut all, terms.iter().map(|(key, _)| key))).await?;
         Ok(all)
     }
 
@@ -225,34 +214,8 @@ impl Database {
                 .with(chunk.iter().map(|vacate| vacate.reason.as_str()).collect::<Vec<_>>())?;
             all.extend(all_in_order(chunk.len(), &self.rows(VACATE, bind).await?, changed)?);
         }
-        self.add_rows(refused(&mut all, vacates.iter().map(|vacate| &vacate.key))).await?;
         Ok(all)
     }
-
-    /// Reads the rows of the keys whose token had changed, so that the caller can decide again at once.
-    async fn add_rows<'a>(
-        &self,
-        refusals: impl Iterator<Item = (&'a Key, &'a mut Refusal)>,
-    ) -> Result<(), LockError> {
-        let changed: Vec<_> =
-            refusals.filter(|(_, refusal)| matches!(refusal, Refusal::TokenChanged { .. })).collect();
-        let keys: Vec<Key> = changed.iter().map(|(key, _)| (*key).clone()).collect();
-        let mut rows = self.read_map(&keys).await?;
-        for (key, refusal) in changed {
-            *refusal = Refusal::TokenChanged { row: rows.remove(key).map(Box::new) };
-        }
-        Ok(())
-    }
-}
-
-fn refused<'a>(
-    all: &'a mut [Changed],
-    keys: impl Iterator<Item = &'a Key>,
-) -> impl Iterator<Item = (&'a Key, &'a mut Refusal)> {
-    all.iter_mut().zip(keys).filter_map(|(changed, key)| match changed {
-        Changed::Refused(refusal) => Some((key, refusal)),
-        Changed::Done => None,
-    })
 }
 
 /// Tokens must never run out; an absurdly large number from a caller would use them up.

@@ -4,10 +4,9 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use crate::controller::claim::CREATE_CHUNK;
 use crate::controller::grant::{Confirming, Granting, Vacating, check_token};
-use crate::db::batch::Request as _;
 use crate::db::database::check_distinct;
 use crate::db::refusal::changed;
-use crate::db::statement::{Bind, Statement, all_in_order, unexpected};
+use crate::db::statement::{Bind, Statement, all_in_order};
 use crate::types::check_text;
 use crate::{
     Changed, Key, LockError, Refusal, SessionId, Store, Token,
@@ -50,7 +49,8 @@ impl Store {
         for (index, answer) in late {
             answers[index] = answer;
         }
-        self.database.finish(answers, grants).await
+        self.database.count(&answers);
+        Ok(answers)
     }
 
     /// Like [`grant`](Self::grant), but never waits for fenced transactions: if one is under way, the answer is
@@ -66,8 +66,8 @@ impl Store {
             // The old holder's transactions may be in the way. Only this key waits for them.
             Granted::Refused(Refusal::Busy) => {
                 let answer = self.database.grant_past_fence(own, &grant).await?;
-                let mut answers = self.database.finish(vec![answer], &[grant]).await?;
-                answers.pop().ok_or_else(|| unexpected(Granting::NAME, "no answer"))
+                self.database.count(std::slice::from_ref(&answer));
+                Ok(answer)
             }
             answer => Ok(answer),
         }

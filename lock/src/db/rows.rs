@@ -1,12 +1,11 @@
 //! Reading the rows of locks, with their pending terms.
 
-use std::collections::HashMap;
-
 use jiff::Timestamp;
 
 use crate::db::database::{CHUNK, Database};
 use crate::db::statement::{Bind, Row, Statement, get, unexpected};
-use crate::{Holder, Key, LockError, LockRow, Term, Token};
+use crate::types::LockRow;
+use crate::{Holder, Key, LockError, Term, Token};
 
 const READ: Statement = Statement { name: "read", sql: include_str!("../sql/read.sql") };
 
@@ -27,11 +26,6 @@ impl Database {
             }
         }
         Ok(rows)
-    }
-
-    /// As [`read`](Self::read), by key.
-    pub(crate) async fn read_map(&self, keys: &[Key]) -> Result<HashMap<Key, LockRow>, LockError> {
-        Ok(self.read(keys).await?.into_iter().map(|row| (row.key.clone(), row)).collect())
     }
 }
 

@@ -153,7 +153,7 @@ impl Operation {
         let Scene { own, other, key, request, requests, .. } = scene;
         let changed = |changed: Changed| match changed {
             Changed::Done => "done".to_owned(),
-            Changed::Refused(Refusal::TokenChanged { .. }) => "another token".to_owned(),
+            Changed::Refused(Refusal::TokenChanged) => "another token".to_owned(),
             Changed::Refused(refusal) => format!("{refusal:?}"),
         };
         let acquired = |acquired| match acquired {

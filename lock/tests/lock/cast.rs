@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    GrantId, Holder, Key, LockRow, SessionId, Store, Token,
-    controller::{Claim, Claimed, Grant, Granted, Tombstone, Vacate},
+    GrantId, Holder, Key, SessionId, Store, Token,
+    controller::{Claim, Claimed, Grant, Granted, LockRow, Tombstone, Vacate},
 };
 use sqlx::Executor;
 

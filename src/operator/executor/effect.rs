@@ -22,8 +22,8 @@ use crate::{
     telemetry::{LockOperation, LockOutcome, Trace},
 };
 use leadergroup_lock::{
-    self, Changed, Holder, LockError, LockRow, SessionId, Token,
-    controller::{Granted, Tombstone, Vacate},
+    self, Changed, Holder, LockError, SessionId, Token,
+    controller::{Granted, LockRow, Tombstone, Vacate},
 };
 
 /// The pause between the last strip and the promotion, if Services select the role label. It lets the EndpointSlice
@@ -88,7 +88,7 @@ impl From<leadergroup_lock::Refusal> for Failure {
     fn from(refusal: leadergroup_lock::Refusal) -> Self {
         use leadergroup_lock::Refusal as R;
         match refusal {
-            R::TokenChanged { .. } => Self::Rejected(Rejection::Outdated),
+            R::TokenChanged => Self::Rejected(Rejection::Outdated),
             R::Busy => Self::Trouble(Trouble::Lock("the lock's row is busy; trying again".to_owned())),
             R::Unclaimed { .. }
             | R::SessionDead

@@ -1,6 +1,10 @@
 use std::collections::BTreeSet;
 
-use leadergroup_lock::{Key, LockRow, Token, controller::Peer, protocol::PROTOCOL};
+use leadergroup_lock::{
+    Key, Token,
+    controller::{LockRow, Peer},
+    protocol::PROTOCOL,
+};
 
 use super::*;
 use crate::{

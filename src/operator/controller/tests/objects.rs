@@ -2,7 +2,11 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use leadergroup_lock::{Holder, Key, LockRow, SessionId, Token, controller::Claimed, protocol::PROTOCOL};
+use leadergroup_lock::{
+    Holder, Key, SessionId, Token,
+    controller::{Claimed, LockRow},
+    protocol::PROTOCOL,
+};
 use serde_json::json;
 use uuid::Uuid;
 
