@@ -23,7 +23,7 @@
 //!         grant: GrantId::new(),
 //!         reason: "started".into(),
 //!     };
-//!     println!("{:?}", store.grant(own, &[grant]).await?[0]);
+//!     println!("{:?}", store.grant(own, grant).await?);
 //! }
 //! # Ok(())
 //! # }

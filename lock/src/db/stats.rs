@@ -9,7 +9,7 @@ use crate::PoolState;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockStats {
-    /// Tries and waits for keys that clients began, and requested grants, counted by key.
+    /// Tries and waits for keys that clients began, and requested grants.
     pub attempts: u64,
     /// Attempts that ended with the key.
     pub wins: u64,
@@ -100,14 +100,6 @@ impl Counters {
         let _ = (self, what, time);
     }
 
-    /// A batch of grants was answered.
-    pub(crate) fn granted(&self, asked: usize, won: usize, contended: usize) {
-        count(&self.attempts, asked);
-        count(&self.wins, won);
-        count(&self.losses, asked.saturating_sub(won));
-        count(&self.contended, contended);
-    }
-
     /// An answer reported that others hold the key, or want it.
     pub(crate) fn contended(&self) {
         count(&self.contended, 1);
@@ -151,7 +143,7 @@ impl Counters {
     }
 }
 
-/// One try of a client to get a key, or one wait for it. It is counted however it ends, even if it is dropped.
+/// One try to get a key, one wait for it, or one requested grant. It is counted however it ends, even if it is dropped.
 pub(crate) struct Attempt<'a> {
     counters: &'a Counters,
     waiting_since: Option<Instant>,
@@ -222,13 +214,12 @@ mod tests {
         let mut waiting = Attempt::begin(&counters);
         waiting.queues();
         drop(waiting);
-        counters.granted(10, 7, 2);
         counters.held(ms(1_500), true);
         counters.held(ms(500), false);
         counters.heartbeat(ms(9));
         counters.heartbeat(ms(3));
         let stats = counters.snapshot(PoolState::default());
-        assert_eq!((stats.attempts, stats.wins, stats.losses, stats.contended), (12, 8, 4, 2));
+        assert_eq!((stats.attempts, stats.wins, stats.losses, stats.contended), (2, 1, 1, 0));
         assert_eq!((stats.waits, stats.holds, stats.lost, stats.held), (1, 2, 1, ms(2_000)));
         assert_eq!((stats.heartbeats, stats.heartbeat_lag, stats.longest_heartbeat_lag), (2, ms(3), ms(9)));
     }

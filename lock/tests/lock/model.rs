@@ -289,7 +289,7 @@ async fn carry_out(store: &Store, database: &Database, model: &mut Model, step: 
             };
             let grant = model.last_grant.get(&key).filter(|_| again).cloned().unwrap_or(fresh);
             model.last_grant.insert(key, grant.clone());
-            let answer = match store.grant(own, std::slice::from_ref(&grant)).await.unwrap().remove(0) {
+            let answer = match store.grant(own, grant.clone()).await.unwrap() {
                 Granted::Granted { token } => Ok(token.get()),
                 Granted::Refused(refusal) => Err(refusal),
             };
@@ -298,8 +298,8 @@ async fn carry_out(store: &Store, database: &Database, model: &mut Model, step: 
         Step::Confirm { by, key, behind } => {
             let own = model.sessions[by];
             let token = (model.rows.get(&key).map_or(0, |row| row.token) - behind).max(0);
-            let answer = store.confirm(own, &[(name_of(key), Token::new(token))]).await.unwrap();
-            assert_eq!(answer, [expected(model.confirm(own, key, token))]);
+            let answer = store.confirm(own, &name_of(key), Token::new(token)).await.unwrap();
+            assert_eq!(answer, expected(model.confirm(own, key, token)));
         }
         Step::Vacate { by, key, behind } => {
             let own = model.sessions[by];
@@ -307,8 +307,8 @@ async fn carry_out(store: &Store, database: &Database, model: &mut Model, step: 
             let grant = GrantId::new();
             let vacate =
                 Vacate { key: name_of(key), token: Token::new(token), grant, reason: "model".into() };
-            let answer = store.vacate(own, &[vacate]).await.unwrap();
-            assert_eq!(answer, [expected(model.vacate(own, key, token, grant))]);
+            let answer = store.vacate(own, vacate).await.unwrap();
+            assert_eq!(answer, expected(model.vacate(own, key, token, grant)));
         }
         Step::Tombstone { by, key, group, floor } => {
             let own = model.sessions[by];

@@ -246,7 +246,7 @@ async fn pruning_keeps_what_is_needed() {
     let hour = Duration::from_hours(1);
     let pruned = store.prune(keep(3, hour)).await.unwrap();
     assert_eq!(pruned, Pruned::default(), "nothing was ever confirmed: all of it is pending");
-    store.confirm(own, &[(busy.clone(), Token::new(10))]).await.unwrap();
+    store.confirm(own, &busy, Token::new(10)).await.unwrap();
     let pruned = store.prune(keep(3, Duration::ZERO)).await.unwrap();
     assert_eq!(pruned, Pruned { terms: 6, sessions: 2, ..Pruned::default() });
     let oldest = "select min(token) from leadergroup.terms where key = 'busy'";
