@@ -1,5 +1,5 @@
-//! Requests that change terms of keys that a controller grants to others. Those of many tasks go to the server together.
-//! Each is a compare-and-set on the key, its group, its token and the own living session.
+//! Requests that change terms of keys that a controller grants to others, batched with those of other tasks. Each is a
+//! compare-and-set on the key, its group, its token and the own living session.
 
 use std::collections::HashSet;
 
