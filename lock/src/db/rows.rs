@@ -43,9 +43,7 @@ fn lock_row(row: &Row, key: &str) -> Result<LockRow, LockError> {
         confirmed: get(row, "confirmed")?,
         session: get::<Option<uuid::Uuid>>(row, "session")?.map(Into::into),
         group: get(row, "group_id")?,
-        protocol: get::<i32>(row, "protocol")?.unsigned_abs(),
         pending: Vec::new(),
-        lock_timestamp: timestamp(row, "lock_timestamp_us")?,
         tombstone: get(row, "tombstone")?,
     })
 }

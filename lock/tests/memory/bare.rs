@@ -48,7 +48,6 @@ impl Bare for Term {
 
 impl Bare for LockRow {
     fn bare(&mut self) {
-        self.lock_timestamp = Timestamp::UNIX_EPOCH;
         self.pending.bare();
     }
 }

@@ -3,7 +3,6 @@ use std::collections::BTreeSet;
 use leadergroup_lock::{
     Key, Token,
     controller::{LockRow, Peer},
-    protocol::PROTOCOL,
 };
 
 use super::*;
@@ -53,9 +52,7 @@ fn row(session: SessionId) -> LockRow {
         confirmed: true,
         session: Some(session),
         group: String::new(),
-        protocol: PROTOCOL,
         pending: Vec::new(),
-        lock_timestamp: jiff::Timestamp::UNIX_EPOCH,
         tombstone: false,
     }
 }
