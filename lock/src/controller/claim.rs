@@ -54,10 +54,7 @@ pub enum Claimed {
     /// There is no row, and `may_create` was not set.
     Missing,
     /// The row is a tombstone of this group, or it is one of another group and `may_create` was not set.
-    Tombstone {
-        /// The group that was deleted.
-        group: String,
-    },
+    Tombstone,
     /// A newer version of this library wrote the row; it is left alone.
     ProtocolNewer {
         /// The row's layout.
@@ -123,14 +120,13 @@ impl Store {
             .with(claims.iter().map(|claim| claim.may_create).collect::<Vec<_>>())?
             .with(claims.iter().map(|claim| claim.supersedes.as_deref()).collect::<Vec<_>>())?;
         let answers = all_in_order(claims.len(), &self.database.rows(CLAIM, bind).await?, |row| {
-            let group = || get::<Option<String>>(row, "group_id").map(Option::unwrap_or_default);
             Ok(match get::<&str>(row, "verdict")? {
                 "ours" => None,
                 "dead" => return Err(LockError::SessionDead),
                 "busy" => Some(Claimed::Busy),
                 "missing" => Some(Claimed::Missing),
-                "foreign" => Some(Claimed::Foreign { group: group()? }),
-                "tombstone" => Some(Claimed::Tombstone { group: group()? }),
+                "foreign" => Some(Claimed::Foreign { group: get(row, "group_id")? }),
+                "tombstone" => Some(Claimed::Tombstone),
                 "claimed" => Some(Claimed::By { session: get::<uuid::Uuid>(row, "session")?.into() }),
                 "newer" => {
                     Some(Claimed::ProtocolNewer { protocol: get::<i32>(row, "protocol")?.unsigned_abs() })

@@ -141,7 +141,7 @@ impl Model {
         let mut after = Row { session: Some(own), group, ..row.clone() };
         if row.tombstone {
             if row.group == group || !step.may_create {
-                return Verdict::Other(Box::new(Claimed::Tombstone { group: group_of(row.group) }));
+                return Verdict::Other(Box::new(Claimed::Tombstone));
             }
             after.tombstone = false;
         } else if row.group != group {
