@@ -62,7 +62,7 @@ async fn grant(store: &Store, own: SessionId, name: &str, expected: i64, to: &st
         grant: GrantId::new(),
         reason: "the old one is silent".into(),
     };
-    store.grant(own, &[grant]).await.unwrap().remove(0)
+    store.grant(own, grant).await.unwrap()
 }
 
 /// Three locks: one held in its second term, one free, one with another prefix.
@@ -75,7 +75,7 @@ async fn locks() -> (Database, Store, SessionId) {
     for (expected, to) in [(0, "p0"), (1, "p1")] {
         grant(&store, own, "web/a", expected, to).await;
     }
-    store.confirm(own, &[(key("web/a"), Token::new(2))]).await.unwrap();
+    store.confirm(own, &key("web/a"), Token::new(2)).await.unwrap();
     (database, store, own)
 }
 

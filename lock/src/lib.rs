@@ -98,4 +98,4 @@ pub use prometheus::LockMetrics;
 pub use session::settings::ClientConfig;
 pub use sqlx::postgres::{PgConnectOptions, PgSslMode};
 pub use store::Store;
-pub use types::{GrantId, Holder, Key, LockRow, SessionId, Term, Token};
+pub use types::{GrantId, Holder, Key, SessionId, Term, Token};

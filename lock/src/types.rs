@@ -201,13 +201,9 @@ pub struct LockRow {
     pub session: Option<SessionId>,
     /// The group (its UID) that uses the key.
     pub group: String,
-    /// The layout of the row. A version of this crate leaves rows with a newer layout than its own alone.
-    pub protocol: u32,
     /// The last confirmed term and all terms after it, in the order of their tokens. Each of their holders may still
     /// act.
     pub pending: Vec<Term>,
-    /// When the holder last changed, by the database's clock. For information.
-    pub lock_timestamp: Timestamp,
     /// Whether the group was deleted; the row then only keeps the token.
     pub tombstone: bool,
 }
@@ -237,8 +233,6 @@ pub struct Beat {
 pub struct SessionSeen {
     /// Its id.
     pub id: SessionId,
-    /// Its name, for people.
-    pub name: String,
     /// Its heartbeat counter.
     pub beat: u64,
     /// After this long without a change of the counter others may mark it dead.

@@ -284,7 +284,9 @@ async fn release(args: &ReleaseArgs, store: &Store) -> Result<String, LockComman
                 OutputFormat::Json => pretty(&released_json(&lock, next.as_ref())),
             });
         }
-        Changed::Refused(Refusal::TokenChanged { row }) => outdated(row.map(|row| row.token), token),
+        Changed::Refused(Refusal::TokenChanged) => {
+            outdated(store.info(&lock.key).await?.map(|now| now.token), token)
+        }
         Changed::Refused(Refusal::Busy) => "it is being changed right now; try again".to_owned(),
         Changed::Refused(Refusal::Tombstone) => "its group was deleted; it has no holder".to_owned(),
         Changed::Refused(Refusal::ProtocolNewer { .. }) => {

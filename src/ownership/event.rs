@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leadergroup_lock::{Key, LockRow, SessionId, controller::Claimed};
+use leadergroup_lock::{
+    Key, SessionId,
+    controller::{Claimed, LockRow},
+};
 
 use super::sessions::Sessions;
 

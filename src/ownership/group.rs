@@ -429,7 +429,7 @@ impl Group {
             Claimed::ProtocolNewer { protocol } => (free(again), Some(Effect::ReportNewer(protocol))),
             Claimed::Busy => (claim.back(vacancy), None),
             // The quorum read did not find the group. The watch will show that too.
-            Claimed::Missing | Claimed::Tombstone { .. } => (free(again), None),
+            Claimed::Missing | Claimed::Tombstone => (free(again), None),
         }
     }
 

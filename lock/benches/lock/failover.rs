@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use leadergroup_lock::{
     Key, SessionId, Store, Token,
-    controller::{Claim, Claimed, Granted},
+    controller::{Claim, Claimed},
 };
 use serde_json::json;
 use sqlx::postgres::PgConnection;
 use tokio::task::JoinSet;
 
 use crate::contender::{Contender, Kind, prepare};
-use crate::keeping::{grant, hold, key};
+use crate::keeping::{grant, grant_all, hold, key};
 use crate::machine::{Bench, connect, execute, store};
 use crate::measure::Latencies;
 use crate::report::{Report, number};
@@ -170,11 +170,7 @@ async fn ours(bench: &Bench, keys: usize, survivors: usize) -> Result<[Duration;
     let mut tasks = JoinSet::new();
     for (store, session, share) in stores {
         let grants: Vec<_> = share.iter().map(|key| grant(key, Token::new(1), "second")).collect();
-        tasks.spawn(async move {
-            let granted = store.try_grant(session, &grants).await?;
-            ensure!(granted.iter().all(|one| matches!(one, Granted::Granted { .. })), "a grant was refused");
-            Ok(())
-        });
+        tasks.spawn(async move { grant_all(&store, session, grants).await });
     }
     tasks.join_all().await.into_iter().collect::<Result<Vec<_>>>()?;
     Ok([marked - began, claimed - marked, claimed.elapsed()])
@@ -194,7 +190,7 @@ async fn warm_up(store: &Store, session: SessionId, survivor: usize) -> Result<(
     let own = Key::new(format!("own-{survivor}"))?;
     hold(store, session, std::slice::from_ref(&own)).await?;
     claim(store, session, std::slice::from_ref(&own)).await?;
-    store.try_grant(session, &[grant(&own, Token::new(1), "second")]).await?;
+    store.grant(session, grant(&own, Token::new(1), "second")).await?;
     store.mark_dead(&[(SessionId::new(), 1)], None).await?;
     Ok(())
 }

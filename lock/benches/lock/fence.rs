@@ -271,8 +271,8 @@ async fn takeover(bench: &Bench, fence: Fence) -> Result<Duration> {
             taken?;
         }
     } else {
-        let granted = store.grant(next, &[grant(&name, Token::new(1), "next")]).await?;
-        ensure!(matches!(granted[..], [Granted::Granted { .. }]), "the takeover was refused: {granted:?}");
+        let granted = store.grant(next, grant(&name, Token::new(1), "next")).await?;
+        ensure!(matches!(granted, Granted::Granted { .. }), "the takeover was refused: {granted:?}");
     }
     let took = began.elapsed();
     stop.store(true, Ordering::Relaxed);

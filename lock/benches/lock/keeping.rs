@@ -293,10 +293,27 @@ pub(crate) async fn hold(store: &Store, session: SessionId, keys: &[Key]) -> Res
         .collect();
     store.claim(session, &claims).await?;
     let grants: Vec<_> = keys.iter().map(|key| grant(key, Token::ZERO, "first")).collect();
-    let granted = store.grant(session, &grants).await?;
-    anyhow::ensure!(granted.iter().all(|one| matches!(one, Granted::Granted { .. })), "a grant was refused");
-    let terms: Vec<_> = keys.iter().map(|key| (key.clone(), Token::new(1))).collect();
-    store.confirm(session, &terms).await?;
+    grant_all(store, session, grants).await?;
+    let mut tasks = JoinSet::new();
+    for key in keys {
+        let (store, key) = (store.clone(), key.clone());
+        tasks.spawn(async move { store.confirm(session, &key, Token::new(1)).await });
+    }
+    tasks.join_all().await.into_iter().collect::<Result<Vec<_>, _>>()?;
+    Ok(())
+}
+
+/// Grants each key in a task of its own, as the operator does. They go to the server together.
+pub(crate) async fn grant_all(store: &Store, session: SessionId, grants: Vec<Grant>) -> Result<()> {
+    let mut tasks = JoinSet::new();
+    for grant in grants {
+        let store = store.clone();
+        tasks.spawn(async move { store.grant(session, grant).await });
+    }
+    for granted in tasks.join_all().await {
+        let granted = granted?;
+        anyhow::ensure!(matches!(granted, Granted::Granted { .. }), "a grant was refused: {granted:?}");
+    }
     Ok(())
 }
 

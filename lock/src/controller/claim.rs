@@ -1,12 +1,14 @@
 //! Claims: which session may change a row. Claiming a key and giving the claim up never changes holder or token.
 
+use std::collections::HashMap;
+
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use crate::db::database::{CHUNK, check_distinct};
 use crate::db::refusal::changed;
 use crate::db::statement::{Bind, Statement, all_in_order, get, unexpected};
-use crate::types::check_text;
-use crate::{Changed, Key, LockError, LockRow, SessionId, Store, Token, protocol::PROTOCOL};
+use crate::types::{LockRow, check_text};
+use crate::{Changed, Key, LockError, SessionId, Store, Token, protocol::PROTOCOL};
 
 const CLAIM: Statement = Statement { name: "claim", sql: include_str!("../sql/claim.sql") };
 const UNCLAIM: Statement = Statement { name: "unclaim", sql: include_str!("../sql/unclaim.sql") };
@@ -52,10 +54,7 @@ pub enum Claimed {
     /// There is no row, and `may_create` was not set.
     Missing,
     /// The row is a tombstone of this group, or it is one of another group and `may_create` was not set.
-    Tombstone {
-        /// The group that was deleted.
-        group: String,
-    },
+    Tombstone,
     /// A newer version of this library wrote the row; it is left alone.
     ProtocolNewer {
         /// The row's layout.
@@ -121,14 +120,13 @@ impl Store {
             .with(claims.iter().map(|claim| claim.may_create).collect::<Vec<_>>())?
             .with(claims.iter().map(|claim| claim.supersedes.as_deref()).collect::<Vec<_>>())?;
         let answers = all_in_order(claims.len(), &self.database.rows(CLAIM, bind).await?, |row| {
-            let group = || get::<Option<String>>(row, "group_id").map(Option::unwrap_or_default);
             Ok(match get::<&str>(row, "verdict")? {
                 "ours" => None,
                 "dead" => return Err(LockError::SessionDead),
                 "busy" => Some(Claimed::Busy),
                 "missing" => Some(Claimed::Missing),
-                "foreign" => Some(Claimed::Foreign { group: group()? }),
-                "tombstone" => Some(Claimed::Tombstone { group: group()? }),
+                "foreign" => Some(Claimed::Foreign { group: get(row, "group_id")? }),
+                "tombstone" => Some(Claimed::Tombstone),
                 "claimed" => Some(Claimed::By { session: get::<uuid::Uuid>(row, "session")?.into() }),
                 "newer" => {
                     Some(Claimed::ProtocolNewer { protocol: get::<i32>(row, "protocol")?.unsigned_abs() })
@@ -138,7 +136,8 @@ impl Store {
         })?;
         let ours = claims.iter().zip(&answers).filter(|(_, answer)| answer.is_none());
         let ours: Vec<Key> = ours.map(|(claim, _)| claim.key.clone()).collect();
-        let mut rows = self.database.read_map(&ours).await?;
+        let rows = self.database.read(&ours).await?;
+        let mut rows: HashMap<Key, LockRow> = rows.into_iter().map(|row| (row.key.clone(), row)).collect();
         let all = claims.iter().zip(answers).map(|(claim, answer)| {
             answer.unwrap_or_else(|| match rows.remove(&claim.key) {
                 Some(row) if row.session == Some(own) => Claimed::Ours(row),

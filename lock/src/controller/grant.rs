@@ -1,10 +1,10 @@
-//! Requests that change terms of keys that a controller grants to others, alone and with those of other tasks. Each is
-//! a compare-and-set on the key, its group, its token and the own living session.
+//! Requests that change terms of keys that a controller grants to others, batched with those of other tasks. Each is a
+//! compare-and-set on the key, its group, its token and the own living session.
 
-use futures::{StreamExt as _, TryStreamExt as _, stream};
+use std::collections::HashSet;
 
 use crate::db::batch::Request;
-use crate::db::database::{CHUNK, Database, check_distinct};
+use crate::db::database::{CHUNK, Database};
 use crate::db::fence::{self, Passing};
 use crate::db::refusal::{changed, refusal};
 use crate::db::statement::{Bind, Statement, all_in_order, get, unexpected};
@@ -18,9 +18,6 @@ const VACATE: Statement = Statement { name: "vacate", sql: include_str!("../sql/
 /// How many times a batch is tried if new eras begin meanwhile. A second new era would mean two failovers within
 /// milliseconds.
 const ERA_ATTEMPTS: usize = 3;
-
-/// Most grants in one statement. Each needs an entry in the server's lock table until the statement has ended.
-const GRANT_CHUNK: usize = 500;
 
 /// A change of holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,193 +63,16 @@ pub struct Vacate {
     pub reason: String,
 }
 
-impl Database {
-    /// Changes holders, and never waits for fenced transactions.
-    pub(crate) async fn try_grant(
-        &self,
-        own: SessionId,
-        grants: &[Grant],
-    ) -> Result<Vec<Granted>, LockError> {
-        let answers = self.grant_at_once(own, grants).await?;
-        self.finish(answers, grants).await
+impl Grant {
+    /// Refuses what the database could not store. One unfit grant would fail those that go with it.
+    pub(crate) fn check(&self) -> Result<(), LockError> {
+        check_text("group", &self.group)?;
+        check_text("holder's uid", &self.holder.uid)?;
+        check_text("holder's namespace", &self.holder.namespace)?;
+        check_text("holder's name", &self.holder.name)?;
+        check_text("reason", &self.reason)?;
+        check_token(self.floor)
     }
-
-    pub(crate) async fn grant_at_once(
-        &self,
-        own: SessionId,
-        grants: &[Grant],
-    ) -> Result<Vec<Granted>, LockError> {
-        check_distinct(grants.iter().map(|grant| &grant.key))?;
-        for grant in grants {
-            check_text("group", &grant.group)?;
-            check_text("holder's uid", &grant.holder.uid)?;
-            check_text("holder's namespace", &grant.holder.namespace)?;
-            check_text("holder's name", &grant.holder.name)?;
-            check_text("reason", &grant.reason)?;
-            check_token(grant.floor)?;
-        }
-        let chunks: Vec<_> =
-            grants.chunks(GRANT_CHUNK).map(|chunk| self.grant_in_parts(own, chunk)).collect();
-        stream::iter(chunks).buffered(self.chunks_at_once()).try_concat().await
-    }
-
-    /// Sends one statement, or halves if the server's lock table has no room for all keys.
-    async fn grant_in_parts(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
-        let mut answers = Vec::with_capacity(grants.len());
-        let mut parts = vec![grants];
-        while let Some(part) = parts.pop() {
-            match self.grant_chunk(own, part, None).await {
-                Err(error) if error.is_out_of_locks() && part.len() > 1 => {
-                    let (first, second) = part.split_at(part.len() / 2);
-                    parts.extend([second, first]);
-                }
-                // Other statements fill the whole lock table.
-                Err(error) if error.is_out_of_locks() => answers.push(Granted::Refused(Refusal::Busy)),
-                done => answers.extend(done?),
-            }
-        }
-        Ok(answers)
-    }
-
-    /// Sends one grant, which waits for fenced transactions as the policy says.
-    pub(crate) async fn grant_past_fence(&self, own: SessionId, grant: &Grant) -> Result<Granted, LockError> {
-        let _place = self.fence.place().await;
-        match self.grant_chunk(own, std::slice::from_ref(grant), Some(self.passing())).await {
-            Err(error) if error.is_out_of_locks() => Ok(Granted::Refused(Refusal::Busy)),
-            answers => answers?.pop().ok_or_else(|| unexpected(GRANT.name, "no answer")),
-        }
-    }
-
-    /// Sends one statement. It waits for fenced transactions if `passing` is given.
-    async fn grant_chunk(
-        &self,
-        own: SessionId,
-        grants: &[Grant],
-        passing: Option<Passing>,
-    ) -> Result<Vec<Granted>, LockError> {
-        let texts = |text: fn(&Grant) -> &str| grants.iter().map(text).collect::<Vec<_>>();
-        let bind = Bind::new()
-            .with(own.as_uuid())?
-            .with(PROTOCOL.cast_signed())?
-            .with(texts(|grant| grant.key.as_str()))?
-            .with(grants.iter().map(|grant| grant.expected.get()).collect::<Vec<_>>())?
-            .with(grants.iter().map(|grant| grant.floor.get()).collect::<Vec<_>>())?
-            .with(texts(|grant| &grant.holder.uid))?
-            .with(texts(|grant| &grant.holder.namespace))?
-            .with(texts(|grant| &grant.holder.name))?
-            .with(grants.iter().map(|grant| grant.grant.as_uuid()).collect::<Vec<_>>())?
-            .with(texts(|grant| &grant.reason))?
-            .with(passing.map(|passing| passing.patience_ms))?
-            .with(passing.and_then(|passing| passing.force_ms))?
-            .with(texts(|grant| &grant.group))?;
-        for _ in 0..ERA_ATTEMPTS {
-            let rows = self.rows(GRANT, bind.clone()).await?;
-            let answers = all_in_order(grants.len(), &rows, |row| {
-                Ok(match get::<&str>(row, "verdict")? {
-                    "history" => None,
-                    "grant" | "granted" => Some(Granted::Granted { token: Token::new(get(row, "token")?) }),
-                    verdict => {
-                        let refusal = refusal(row, verdict)?;
-                        Some(Granted::Refused(
-                            refusal.ok_or_else(|| unexpected(GRANT.name, "done without a token"))?,
-                        ))
-                    }
-                })
-            })?;
-            if let (Some(_), [grant], [row]) = (passing, grants, &rows[..]) {
-                fence::report(row, &grant.key)?;
-            }
-            if let Some(answers) = answers.into_iter().collect::<Option<Vec<_>>>() {
-                return Ok(answers);
-            }
-            self.begin_era().await?;
-        }
-        Err(unexpected(GRANT.name, "the database's history changes again and again"))
-    }
-
-    /// Counts the answers, and reads the rows whose token had changed.
-    pub(crate) async fn finish(
-        &self,
-        mut all: Vec<Granted>,
-        grants: &[Grant],
-    ) -> Result<Vec<Granted>, LockError> {
-        let count = |kind: fn(&Granted) -> bool| all.iter().filter(|granted| kind(granted)).count();
-        let won = count(|granted| matches!(granted, Granted::Granted { .. }));
-        let contended = count(|granted| {
-            matches!(granted, Granted::Refused(Refusal::Busy | Refusal::TokenChanged { .. }))
-        });
-        self.counters.granted(all.len(), won, contended);
-        let refusals = all.iter_mut().zip(grants).filter_map(|(granted, grant)| match granted {
-            Granted::Refused(refusal) => Some((&grant.key, refusal)),
-            Granted::Granted { .. } => None,
-        });
-        self.add_rows(refusals).await?;
-        Ok(all)
-    }
-
-    pub(crate) async fn confirm(
-        &self,
-        own: SessionId,
-        terms: &[(Key, Token)],
-    ) -> Result<Vec<Changed>, LockError> {
-        check_distinct(terms.iter().map(|(key, _)| key))?;
-        let mut all = Vec::with_capacity(terms.len());
-        for chunk in terms.chunks(CHUNK) {
-            let bind = Bind::new()
-                .with(own.as_uuid())?
-                .with(PROTOCOL.cast_signed())?
-                .with(chunk.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>())?
-                .with(chunk.iter().map(|(_, token)| token.get()).collect::<Vec<_>>())?;
-            all.extend(all_in_order(chunk.len(), &self.rows(CONFIRM, bind).await?, changed)?);
-        }
-        self.add_rows(refused(&mut all, terms.iter().map(|(key, _)| key))).await?;
-        Ok(all)
-    }
-
-    pub(crate) async fn vacate(&self, own: SessionId, vacates: &[Vacate]) -> Result<Vec<Changed>, LockError> {
-        check_distinct(vacates.iter().map(|vacate| &vacate.key))?;
-        for vacate in vacates {
-            check_text("reason", &vacate.reason)?;
-        }
-        let mut all = Vec::with_capacity(vacates.len());
-        for chunk in vacates.chunks(CHUNK) {
-            let bind = Bind::new()
-                .with(own.as_uuid())?
-                .with(PROTOCOL.cast_signed())?
-                .with(chunk.iter().map(|vacate| vacate.key.as_str()).collect::<Vec<_>>())?
-                .with(chunk.iter().map(|vacate| vacate.token.get()).collect::<Vec<_>>())?
-                .with(chunk.iter().map(|vacate| vacate.grant.as_uuid()).collect::<Vec<_>>())?
-                .with(chunk.iter().map(|vacate| vacate.reason.as_str()).collect::<Vec<_>>())?;
-            all.extend(all_in_order(chunk.len(), &self.rows(VACATE, bind).await?, changed)?);
-        }
-        self.add_rows(refused(&mut all, vacates.iter().map(|vacate| &vacate.key))).await?;
-        Ok(all)
-    }
-
-    /// Reads the rows of the keys whose token had changed, so that the caller can decide again at once.
-    async fn add_rows<'a>(
-        &self,
-        refusals: impl Iterator<Item = (&'a Key, &'a mut Refusal)>,
-    ) -> Result<(), LockError> {
-        let changed: Vec<_> =
-            refusals.filter(|(_, refusal)| matches!(refusal, Refusal::TokenChanged { .. })).collect();
-        let keys: Vec<Key> = changed.iter().map(|(key, _)| (*key).clone()).collect();
-        let mut rows = self.read_map(&keys).await?;
-        for (key, refusal) in changed {
-            *refusal = Refusal::TokenChanged { row: rows.remove(key).map(Box::new) };
-        }
-        Ok(())
-    }
-}
-
-fn refused<'a>(
-    all: &'a mut [Changed],
-    keys: impl Iterator<Item = &'a Key>,
-) -> impl Iterator<Item = (&'a Key, &'a mut Refusal)> {
-    all.iter_mut().zip(keys).filter_map(|(changed, key)| match changed {
-        Changed::Refused(refusal) => Some((key, refusal)),
-        Changed::Done => None,
-    })
 }
 
 /// Tokens must never run out; an absurdly large number from a caller would use them up.
@@ -265,32 +85,114 @@ pub(crate) fn check_token(token: Token) -> Result<(), LockError> {
 }
 
 /// A grant, as batched with those of other tasks.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Granting {
     pub(crate) own: SessionId,
     pub(crate) grant: Grant,
 }
 
+impl Granting {
+    /// Sends it alone. It waits for fenced transactions as the policy says.
+    pub(crate) async fn past_fence(&self, database: &Database) -> Result<Granted, LockError> {
+        let _place = database.fence.place().await;
+        match send(database, self.own, std::slice::from_ref(self), Some(database.passing())).await {
+            Err(error) if error.is_out_of_locks() => Ok(Granted::Refused(Refusal::Busy)),
+            answers => answers?.pop().ok_or_else(|| unexpected(GRANT.name, "no answer")),
+        }
+    }
+}
+
 impl Request for Granting {
     type Answer = Granted;
     const NAME: &'static str = GRANT.name;
-    const MOST: usize = GRANT_CHUNK;
+    /// Each needs an entry in the server's lock table until the statement has ended.
+    const MOST: usize = 500;
 
     fn session(&self) -> SessionId {
         self.own
     }
 
+    /// Never waits for fenced transactions. Sends one statement, unless two requests name the same key, or the server's
+    /// lock table has no room for all keys.
     async fn send(database: &Database, own: SessionId, requests: &[Self]) -> Result<Vec<Granted>, LockError> {
-        let grants: Vec<_> = requests.iter().map(|request| request.grant.clone()).collect();
-        database.try_grant(own, &grants).await
+        let mut answers = Vec::with_capacity(requests.len());
+        let mut parts = vec![requests];
+        while let Some(part) = parts.pop() {
+            // In one statement, both grants of a key would succeed.
+            let mut keys = HashSet::new();
+            let distinct = part.iter().take_while(|request| keys.insert(&request.grant.key)).count();
+            let (part, rest) = part.split_at(distinct);
+            if !rest.is_empty() {
+                parts.push(rest);
+            }
+            match send(database, own, part, None).await {
+                Err(error) if error.is_out_of_locks() && part.len() > 1 => {
+                    let (first, second) = part.split_at(part.len() / 2);
+                    parts.extend([second, first]);
+                }
+                // Other statements fill the whole lock table.
+                Err(error) if error.is_out_of_locks() => answers.push(Granted::Refused(Refusal::Busy)),
+                done => answers.extend(done?),
+            }
+        }
+        Ok(answers)
     }
+}
+
+/// Sends one statement. It waits for fenced transactions if `passing` is given.
+async fn send(
+    database: &Database,
+    own: SessionId,
+    requests: &[Granting],
+    passing: Option<Passing>,
+) -> Result<Vec<Granted>, LockError> {
+    let grants = || requests.iter().map(|request| &request.grant);
+    let texts = |text: fn(&Grant) -> &str| grants().map(text).collect::<Vec<_>>();
+    let bind = Bind::new()
+        .with(own.as_uuid())?
+        .with(PROTOCOL.cast_signed())?
+        .with(texts(|grant| grant.key.as_str()))?
+        .with(grants().map(|grant| grant.expected.get()).collect::<Vec<_>>())?
+        .with(grants().map(|grant| grant.floor.get()).collect::<Vec<_>>())?
+        .with(texts(|grant| &grant.holder.uid))?
+        .with(texts(|grant| &grant.holder.namespace))?
+        .with(texts(|grant| &grant.holder.name))?
+        .with(grants().map(|grant| grant.grant.as_uuid()).collect::<Vec<_>>())?
+        .with(texts(|grant| &grant.reason))?
+        .with(passing.map(|passing| passing.patience_ms))?
+        .with(passing.and_then(|passing| passing.force_ms))?
+        .with(texts(|grant| &grant.group))?;
+    for _ in 0..ERA_ATTEMPTS {
+        let rows = database.rows(GRANT, bind.clone()).await?;
+        let answers = all_in_order(requests.len(), &rows, |row| {
+            Ok(match get::<&str>(row, "verdict")? {
+                "history" => None,
+                "grant" | "granted" => Some(Granted::Granted { token: Token::new(get(row, "token")?) }),
+                verdict => {
+                    let refusal = refusal(row, verdict)?;
+                    Some(Granted::Refused(
+                        refusal.ok_or_else(|| unexpected(GRANT.name, "done without a token"))?,
+                    ))
+                }
+            })
+        })?;
+        if let (Some(_), [request], [row]) = (passing, requests, &rows[..]) {
+            fence::report(row, &request.grant.key)?;
+        }
+        if let Some(answers) = answers.into_iter().collect::<Option<Vec<_>>>() {
+            return Ok(answers);
+        }
+        database.begin_era().await?;
+    }
+    Err(unexpected(GRANT.name, "the database's history changes again and again"))
 }
 
 /// A confirmation, as batched with those of other tasks.
 #[derive(Debug)]
 pub(crate) struct Confirming {
     pub(crate) own: SessionId,
-    pub(crate) term: (Key, Token),
+    pub(crate) key: Key,
+    pub(crate) token: Token,
 }
 
 impl Request for Confirming {
@@ -303,8 +205,12 @@ impl Request for Confirming {
     }
 
     async fn send(database: &Database, own: SessionId, requests: &[Self]) -> Result<Vec<Changed>, LockError> {
-        let terms: Vec<_> = requests.iter().map(|request| request.term.clone()).collect();
-        database.confirm(own, &terms).await
+        let bind = Bind::new()
+            .with(own.as_uuid())?
+            .with(PROTOCOL.cast_signed())?
+            .with(requests.iter().map(|request| request.key.as_str()).collect::<Vec<_>>())?
+            .with(requests.iter().map(|request| request.token.get()).collect::<Vec<_>>())?;
+        all_in_order(requests.len(), &database.rows(CONFIRM, bind).await?, changed)
     }
 }
 
@@ -325,7 +231,14 @@ impl Request for Vacating {
     }
 
     async fn send(database: &Database, own: SessionId, requests: &[Self]) -> Result<Vec<Changed>, LockError> {
-        let vacates: Vec<_> = requests.iter().map(|request| request.vacate.clone()).collect();
-        database.vacate(own, &vacates).await
+        let vacates = || requests.iter().map(|request| &request.vacate);
+        let bind = Bind::new()
+            .with(own.as_uuid())?
+            .with(PROTOCOL.cast_signed())?
+            .with(vacates().map(|vacate| vacate.key.as_str()).collect::<Vec<_>>())?
+            .with(vacates().map(|vacate| vacate.token.get()).collect::<Vec<_>>())?
+            .with(vacates().map(|vacate| vacate.grant.as_uuid()).collect::<Vec<_>>())?
+            .with(vacates().map(|vacate| vacate.reason.as_str()).collect::<Vec<_>>())?;
+        all_in_order(requests.len(), &database.rows(VACATE, bind).await?, changed)
     }
 }

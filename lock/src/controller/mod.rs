@@ -23,7 +23,7 @@
 //!         grant: GrantId::new(),
 //!         reason: "started".into(),
 //!     };
-//!     println!("{:?}", store.grant(own, &[grant]).await?[0]);
+//!     println!("{:?}", store.grant(own, grant).await?);
 //! }
 //! # Ok(())
 //! # }
@@ -37,6 +37,7 @@ pub(crate) mod terms;
 pub use crate::session::heartbeat::{BeatEvent, Membership, Peer, SessionEvent};
 pub use crate::session::listen::{Hint, LONGEST_MESSAGE};
 pub use crate::session::settings::SessionConfig;
+pub use crate::types::LockRow;
 pub use claim::{Claim, Claimed, ClaimedRow, Unclaimed};
 pub use grant::{Grant, Granted, Vacate};
 pub use reassign::{Reassigned, Reassignment};

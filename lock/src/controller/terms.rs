@@ -1,13 +1,11 @@
 //! Terms of keys that a controller grants to others: granting under a new token, confirming, ending.
 
-use futures::{StreamExt as _, TryStreamExt as _, stream};
-
 use crate::controller::claim::CREATE_CHUNK;
 use crate::controller::grant::{Confirming, Granting, Vacating, check_token};
-use crate::db::batch::Request as _;
 use crate::db::database::check_distinct;
 use crate::db::refusal::changed;
-use crate::db::statement::{Bind, Statement, all_in_order, unexpected};
+use crate::db::statement::{Bind, Statement, all_in_order};
+use crate::db::stats::Attempt;
 use crate::types::check_text;
 use crate::{
     Changed, Key, LockError, Refusal, SessionId, Store, Token,
@@ -28,70 +26,44 @@ pub struct Tombstone {
     pub floor: Token,
 }
 
+/// Calls about one key go to the server together with those that other tasks make at the same time.
 impl Store {
-    /// Changes holders. Returns one answer for each grant, in their order: the new token, or why nothing was changed.
-    /// The new token is above the row's, above `floor` and above every token in the history.
+    /// Changes the holder. Returns the new token, or why nothing was changed. The new token is above the row's, above
+    /// `floor` and above every token in the history.
     ///
     /// Repeating a grant with the same id returns the same answer as the first time, as long as no other change
     /// followed it; while the first try may still be under way, the answer is [`Refusal::Busy`].
     ///
-    /// Fenced transactions of the old holder (`leadergroup.fence`) have to end first. After all other grants have been
-    /// carried out, they are waited for, key by key, as the [`FencePolicy`](crate::FencePolicy) says.
-    pub async fn grant(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
-        let mut answers = self.database.grant_at_once(own, grants).await?;
-        // Each key waits alone, so that none waits for another one's transactions, and no two are waited for in one
-        // transaction (an application may fence both).
-        let busy = (0..grants.len()).filter(|index| answers[*index] == Granted::Refused(Refusal::Busy));
-        let waiting =
-            busy.map(async |index| Ok((index, self.database.grant_past_fence(own, &grants[index]).await?)));
-        let waiting: Vec<_> = waiting.collect();
-        let late: Vec<_> =
-            stream::iter(waiting).buffer_unordered(self.database.fence.places()).try_collect().await?;
-        for (index, answer) in late {
-            answers[index] = answer;
+    /// Fenced transactions of the old holder (`leadergroup.fence`) have to end first. They are waited for as the
+    /// [`FencePolicy`](crate::FencePolicy) says, without delaying the grants of other keys.
+    pub async fn grant(&self, own: SessionId, grant: Grant) -> Result<Granted, LockError> {
+        grant.check()?;
+        let mut attempt = Attempt::begin(&self.database.counters);
+        let granting = Granting { own, grant };
+        let mut answer = self.batches.grant.ask(&self.database, granting.clone()).await?;
+        if answer == Granted::Refused(Refusal::Busy) {
+            // The old holder's transactions may be in the way. It waits in a statement of its own: no key waits for
+            // another one's transactions, and no two are waited for in one transaction (an application may fence both).
+            answer = granting.past_fence(&self.database).await?;
         }
-        self.database.finish(answers, grants).await
-    }
-
-    /// Like [`grant`](Self::grant), but never waits for fenced transactions: if one is under way, the answer is
-    /// [`Refusal::Busy`].
-    pub async fn try_grant(&self, own: SessionId, grants: &[Grant]) -> Result<Vec<Granted>, LockError> {
-        self.database.try_grant(own, grants).await
-    }
-
-    /// Like [`grant`](Self::grant) for one key, in one statement with the grants that other tasks ask for at the same
-    /// time.
-    pub async fn grant_one(&self, own: SessionId, grant: Grant) -> Result<Granted, LockError> {
-        match self.batches.grant.ask(&self.database, Granting { own, grant: grant.clone() }).await? {
-            // The old holder's transactions may be in the way. Only this key waits for them.
-            Granted::Refused(Refusal::Busy) => {
-                let answer = self.database.grant_past_fence(own, &grant).await?;
-                let mut answers = self.database.finish(vec![answer], &[grant]).await?;
-                answers.pop().ok_or_else(|| unexpected(Granting::NAME, "no answer"))
-            }
-            answer => Ok(answer),
+        match &answer {
+            Granted::Granted { .. } => attempt.won(),
+            Granted::Refused(Refusal::Busy | Refusal::TokenChanged) => self.database.counters.contended(),
+            Granted::Refused(_) => {}
         }
+        Ok(answer)
     }
 
-    /// Marks terms confirmed: everything has been done so that the holder acts under this token, and no other holder
+    /// Marks the term confirmed: everything has been done so that the holder acts under this token, and no other holder
     /// acts. From then on, earlier terms are no longer pending.
-    pub async fn confirm(&self, own: SessionId, terms: &[(Key, Token)]) -> Result<Vec<Changed>, LockError> {
-        self.database.confirm(own, terms).await
+    pub async fn confirm(&self, own: SessionId, key: &Key, token: Token) -> Result<Changed, LockError> {
+        self.batches.confirm.ask(&self.database, Confirming { own, key: key.clone(), token }).await
     }
 
-    /// Like [`confirm`](Self::confirm) for one key, in one statement with those of other tasks.
-    pub async fn confirm_one(&self, own: SessionId, key: Key, token: Token) -> Result<Changed, LockError> {
-        self.batches.confirm.ask(&self.database, Confirming { own, term: (key, token) }).await
-    }
-
-    /// Removes holders without naming new ones. The tokens stay, and the terms stay pending as before: the old holder
-    /// may still act until the next term is confirmed.
-    pub async fn vacate(&self, own: SessionId, vacates: &[Vacate]) -> Result<Vec<Changed>, LockError> {
-        self.database.vacate(own, vacates).await
-    }
-
-    /// Like [`vacate`](Self::vacate) for one key, in one statement with those of other tasks.
-    pub async fn vacate_one(&self, own: SessionId, vacate: Vacate) -> Result<Changed, LockError> {
+    /// Removes the holder without naming a new one. The token stays, and the terms stay pending as before: the old
+    /// holder may still act until the next term is confirmed.
+    pub async fn vacate(&self, own: SessionId, vacate: Vacate) -> Result<Changed, LockError> {
+        check_text("reason", &vacate.reason)?;
         self.batches.vacate.ask(&self.database, Vacating { own, vacate }).await
     }
 

@@ -46,18 +46,12 @@ impl Default for FencePolicy {
 pub(crate) struct Fence {
     policy: FencePolicy,
     waiting: Semaphore,
-    places: usize,
 }
 
 impl Fence {
     /// At most half of the shared connections may be occupied by waiting.
     pub(crate) fn new(policy: FencePolicy, connections: usize) -> Self {
-        let places = (connections / 2).max(1);
-        Self { policy, waiting: Semaphore::new(places), places }
-    }
-
-    pub(crate) fn places(&self) -> usize {
-        self.places
+        Self { policy, waiting: Semaphore::new((connections / 2).max(1)) }
     }
 
     /// The policy, fitted into the statements' time limit.

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use crate::db::refusal::refusal;
 use crate::db::rows::{holder, term, timestamp};
 use crate::db::statement::{Bind, Row, Statement, get, unexpected};
-use crate::{Changed, Holder, Key, LockError, LockRow, Refusal, SessionId, Store, Term, Token};
+use crate::types::LockRow;
+use crate::{Changed, Holder, Key, LockError, SessionId, Store, Term, Token};
 
 const INFO: Statement =
     Statement { name: "show", sql: concat!(include_str!("../sql/info.sql"), "where l.key = $1") };
@@ -195,10 +196,6 @@ impl Store {
                 None => {
                     self.database.wake_all().await;
                     Changed::Done
-                }
-                Some(Refusal::TokenChanged { .. }) => {
-                    let row = self.read(std::slice::from_ref(key)).await?.pop().map(Box::new);
-                    Changed::Refused(Refusal::TokenChanged { row })
                 }
                 Some(refusal) => Changed::Refused(refusal),
             },

@@ -1,7 +1,7 @@
 //! Why a row was not changed.
 
 use crate::db::statement::{Row, get};
-use crate::{LockError, LockRow, SessionId};
+use crate::{LockError, SessionId};
 
 /// The answer to a change of one key that returns no other values.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,10 +16,7 @@ pub enum Changed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
     /// The row has another token than expected, or another holder, or none.
-    TokenChanged {
-        /// The row as read right after the refusal, where the operation reads it; `None` if it was removed in between.
-        row: Option<Box<LockRow>>,
-    },
+    TokenChanged,
     /// The own session has not claimed the key.
     Unclaimed {
         /// The session that has claimed it, if any.
@@ -45,14 +42,14 @@ pub enum Refusal {
     Missing,
 }
 
-/// The refusal for a verdict; `None` for `done`. A changed token is returned without the row.
+/// The refusal for a verdict; `None` for `done`.
 pub(crate) fn refusal(row: &Row, verdict: &str) -> Result<Option<Refusal>, LockError> {
     Ok(Some(match verdict {
         "done" => return Ok(None),
         "dead" => Refusal::SessionDead,
         "missing" => Refusal::Missing,
         "tombstone" => Refusal::Tombstone,
-        "changed" => Refusal::TokenChanged { row: None },
+        "changed" => Refusal::TokenChanged,
         "unclaimed" => {
             Refusal::Unclaimed { session: get::<Option<uuid::Uuid>>(row, "session")?.map(Into::into) }
         }

@@ -1,12 +1,11 @@
 //! Reading the rows of locks, with their pending terms.
 
-use std::collections::HashMap;
-
 use jiff::Timestamp;
 
 use crate::db::database::{CHUNK, Database};
 use crate::db::statement::{Bind, Row, Statement, get, unexpected};
-use crate::{Holder, Key, LockError, LockRow, Term, Token};
+use crate::types::LockRow;
+use crate::{Holder, Key, LockError, Term, Token};
 
 const READ: Statement = Statement { name: "read", sql: include_str!("../sql/read.sql") };
 
@@ -28,11 +27,6 @@ impl Database {
         }
         Ok(rows)
     }
-
-    /// As [`read`](Self::read), by key.
-    pub(crate) async fn read_map(&self, keys: &[Key]) -> Result<HashMap<Key, LockRow>, LockError> {
-        Ok(self.read(keys).await?.into_iter().map(|row| (row.key.clone(), row)).collect())
-    }
 }
 
 pub(crate) fn holder(row: &Row) -> Result<Option<Holder>, LockError> {
@@ -49,9 +43,7 @@ fn lock_row(row: &Row, key: &str) -> Result<LockRow, LockError> {
         confirmed: get(row, "confirmed")?,
         session: get::<Option<uuid::Uuid>>(row, "session")?.map(Into::into),
         group: get(row, "group_id")?,
-        protocol: get::<i32>(row, "protocol")?.unsigned_abs(),
         pending: Vec::new(),
-        lock_timestamp: timestamp(row, "lock_timestamp_us")?,
         tombstone: get(row, "tombstone")?,
     })
 }

@@ -1,7 +1,8 @@
-//! Statistics of a store and its clients. Cheap enough to be always on: atomics.
+//! Statistics of a store and its clients. Cheap enough to be always on.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::PoolState;
 
@@ -9,7 +10,7 @@ use crate::PoolState;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockStats {
-    /// Tries and waits for keys that clients began, and requested grants, counted by key.
+    /// Tries and waits for keys that clients began, and requested grants.
     pub attempts: u64,
     /// Attempts that ended with the key.
     pub wins: u64,
@@ -39,21 +40,10 @@ pub struct LockStats {
     pub pool: PoolState,
 }
 
-/// The counters behind [`LockStats`].
+/// The counts, without the state of the connections.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    attempts: AtomicU64,
-    wins: AtomicU64,
-    losses: AtomicU64,
-    contended: AtomicU64,
-    waits: AtomicU64,
-    waited_micros: AtomicU64,
-    holds: AtomicU64,
-    held_micros: AtomicU64,
-    lost: AtomicU64,
-    heartbeats: AtomicU64,
-    lag_micros: AtomicU64,
-    longest_lag_micros: AtomicU64,
+    stats: Mutex<LockStats>,
     #[cfg(feature = "prometheus-client")]
     pub(crate) histograms: crate::db::histograms::Histograms,
 }
@@ -69,18 +59,6 @@ pub(crate) enum Observed {
     HeartbeatLag,
     /// A statement, including the wait for its connection.
     Statement,
-}
-
-fn micros(time: Duration) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
-}
-
-fn count(counter: &AtomicU64, by: usize) {
-    counter.fetch_add(by as u64, Ordering::Relaxed);
-}
-
-fn add(counter: &AtomicU64, time: Duration) {
-    counter.fetch_add(micros(time).unsigned_abs(), Ordering::Relaxed);
 }
 
 impl Counters {
@@ -100,58 +78,35 @@ impl Counters {
         let _ = (self, what, time);
     }
 
-    /// A batch of grants was answered.
-    pub(crate) fn granted(&self, asked: usize, won: usize, contended: usize) {
-        count(&self.attempts, asked);
-        count(&self.wins, won);
-        count(&self.losses, asked.saturating_sub(won));
-        count(&self.contended, contended);
-    }
-
     /// An answer reported that others hold the key, or want it.
     pub(crate) fn contended(&self) {
-        count(&self.contended, 1);
+        self.stats.lock().contended += 1;
     }
 
     /// A term that a client held has ended.
     pub(crate) fn held(&self, time: Duration, lost: bool) {
-        count(&self.holds, 1);
-        add(&self.held_micros, time);
         self.observe(Observed::Hold, time);
-        count(&self.lost, usize::from(lost));
+        let mut stats = self.stats.lock();
+        stats.holds += 1;
+        stats.held += time;
+        stats.lost += u64::from(lost);
     }
 
     /// A heartbeat was answered this long after its due time.
     pub(crate) fn heartbeat(&self, lag: Duration) {
         self.observe(Observed::HeartbeatLag, lag);
-        let lag = micros(lag).unsigned_abs();
-        count(&self.heartbeats, 1);
-        self.lag_micros.store(lag, Ordering::Relaxed);
-        self.longest_lag_micros.fetch_max(lag, Ordering::Relaxed);
+        let mut stats = self.stats.lock();
+        stats.heartbeats += 1;
+        stats.heartbeat_lag = lag;
+        stats.longest_heartbeat_lag = stats.longest_heartbeat_lag.max(lag);
     }
 
     pub(crate) fn snapshot(&self, pool: PoolState) -> LockStats {
-        let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let time = |counter: &AtomicU64| Duration::from_micros(counter.load(Ordering::Relaxed));
-        LockStats {
-            attempts: number(&self.attempts),
-            wins: number(&self.wins),
-            losses: number(&self.losses),
-            contended: number(&self.contended),
-            waits: number(&self.waits),
-            waited: time(&self.waited_micros),
-            holds: number(&self.holds),
-            held: time(&self.held_micros),
-            lost: number(&self.lost),
-            heartbeats: number(&self.heartbeats),
-            heartbeat_lag: time(&self.lag_micros),
-            longest_heartbeat_lag: time(&self.longest_lag_micros),
-            pool,
-        }
+        LockStats { pool, ..*self.stats.lock() }
     }
 }
 
-/// One try of a client to get a key, or one wait for it. It is counted however it ends, even if it is dropped.
+/// One try to get a key, one wait for it, or one requested grant. It is counted however it ends, even if it is dropped.
 pub(crate) struct Attempt<'a> {
     counters: &'a Counters,
     waiting_since: Option<Instant>,
@@ -160,7 +115,7 @@ pub(crate) struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     pub(crate) fn begin(counters: &'a Counters) -> Self {
-        count(&counters.attempts, 1);
+        counters.stats.lock().attempts += 1;
         Self { counters, waiting_since: None, won: false }
     }
 
@@ -176,12 +131,17 @@ impl<'a> Attempt<'a> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        let Counters { wins, losses, waits, waited_micros, .. } = self.counters;
-        count(if self.won { wins } else { losses }, 1);
+        let mut stats = self.counters.stats.lock();
+        if self.won {
+            stats.wins += 1;
+        } else {
+            stats.losses += 1;
+        }
         if let Some(since) = self.waiting_since {
-            count(waits, 1);
             let waited = since.elapsed();
-            add(waited_micros, waited);
+            stats.waits += 1;
+            stats.waited += waited;
+            drop(stats);
             self.counters.observe(Observed::Wait, waited);
         }
     }
@@ -222,13 +182,12 @@ mod tests {
         let mut waiting = Attempt::begin(&counters);
         waiting.queues();
         drop(waiting);
-        counters.granted(10, 7, 2);
         counters.held(ms(1_500), true);
         counters.held(ms(500), false);
         counters.heartbeat(ms(9));
         counters.heartbeat(ms(3));
         let stats = counters.snapshot(PoolState::default());
-        assert_eq!((stats.attempts, stats.wins, stats.losses, stats.contended), (12, 8, 4, 2));
+        assert_eq!((stats.attempts, stats.wins, stats.losses, stats.contended), (2, 1, 1, 0));
         assert_eq!((stats.waits, stats.holds, stats.lost, stats.held), (1, 2, 1, ms(2_000)));
         assert_eq!((stats.heartbeats, stats.heartbeat_lag, stats.longest_heartbeat_lag), (2, ms(3), ms(9)));
     }

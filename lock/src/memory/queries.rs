@@ -78,8 +78,6 @@ impl Transaction<'_> {
                 "holder_name": name(holder),
                 "confirmed": lock.is_confirmed(),
                 "tombstone": lock.tombstone,
-                "protocol": lock.protocol,
-                "lock_timestamp_us": lock.lock_timestamp,
             });
             if pending.is_empty() {
                 rows.push(row.clone());

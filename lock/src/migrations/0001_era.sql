@@ -45,8 +45,9 @@ return coalesce(
 
 -- One row. An era begins whenever the database's past differs from the recorded one (after a failover or a restored
 -- backup): commits may have been lost, so tokens jump. Two servers that were promoted from the same past begin eras of
--- their own: the ids differ, and each server raises the number by a random amount. Tokens jump by a million for each
--- unit of the number, so the tokens of the two servers differ as well.
+-- their own: the ids differ, and each server raises the number by a random amount of 1 to 1000. Tokens jump by a
+-- million for each unit of the number, so the tokens of the two servers differ as well, except one time in a thousand,
+-- when both draw the same amount.
 create table leadergroup.meta (
     only_row boolean primary key default true check (only_row),
     history text collate "C" not null,

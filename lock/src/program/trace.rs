@@ -9,27 +9,25 @@ use tracing::{Instrument as _, Span, debug_span};
 
 use crate::{ClientError, Holder, Key, LockError, Reason, Successor, Token};
 
+macro_rules! operation {
+    ($name:literal, $key:expr, $holder:expr, $($field:tt)*) => {
+        debug_span!($name, key = %$key, holder = $holder, $($field)*, outcome = Empty, error = Empty)
+    };
+}
+
 /// A try for a key.
 pub(crate) fn trying(key: &Key, holder: &Holder) -> Span {
-    debug_span!("lock.try", %key, holder = holder.name, token = Empty, waited_ms = Empty, outcome = Empty, error = Empty)
+    operation!("lock.try", key, holder.name, token = Empty, waited_ms = Empty)
 }
 
 /// A wait for a key.
 pub(crate) fn waiting(key: &Key, holder: &Holder) -> Span {
-    debug_span!("lock.wait", %key, holder = holder.name, token = Empty, waited_ms = Empty, outcome = Empty, error = Empty)
+    operation!("lock.wait", key, holder.name, token = Empty, waited_ms = Empty)
 }
 
 /// A release of a key, also in the background.
 pub(crate) fn releasing(key: &Key, holder: &str, token: Token, held: Duration) -> Span {
-    debug_span!(
-        "lock.release",
-        %key,
-        holder,
-        token = token.get(),
-        held_ms = millis(held),
-        outcome = Empty,
-        error = Empty
-    )
+    operation!("lock.release", key, holder, token = token.get(), held_ms = millis(held))
 }
 
 /// A transfer of a key to a successor.
@@ -40,16 +38,7 @@ pub(crate) fn transferring(
     held: Duration,
     successor: Successor<'_>,
 ) -> Span {
-    debug_span!(
-        "lock.transfer",
-        %key,
-        holder,
-        token = token.get(),
-        held_ms = millis(held),
-        ?successor,
-        outcome = Empty,
-        error = Empty
-    )
+    operation!("lock.transfer", key, holder, token = token.get(), held_ms = millis(held), ?successor)
 }
 
 /// A result that a span records.

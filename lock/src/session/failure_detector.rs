@@ -62,7 +62,6 @@ impl FailureDetector {
     ///     revoked: 0,
     ///     sessions: vec![SessionSeen {
     ///         id: other,
-    ///         name: "other".into(),
     ///         beat: count,
     ///         ttl: Duration::from_secs(2),
     ///         dead: false,
@@ -135,7 +134,6 @@ mod tests {
     fn answer(own: SessionId, others: &[(SessionId, u64, bool)]) -> Beat {
         let session = |&(id, beat, dead): &(SessionId, u64, bool)| SessionSeen {
             id,
-            name: "session".into(),
             beat,
             ttl: ms(TTL),
             dead,

@@ -194,7 +194,6 @@ impl Store {
 fn session_seen(row: &Row) -> Result<SessionSeen, LockError> {
     Ok(SessionSeen {
         id: get::<uuid::Uuid>(row, "id")?.into(),
-        name: get(row, "name")?,
         beat: get::<i64>(row, "beat")?.unsigned_abs(),
         ttl: Duration::from_millis(get::<i64>(row, "ttl_ms")?.unsigned_abs()),
         dead: get(row, "dead")?,

@@ -3,8 +3,7 @@
 -- every row.
 select l.key, l.group_id, l.session, l.token, l.grant_id, l.holder_uid, l.holder_namespace, l.holder_name,
        l.confirmed_token > 0 and l.confirmed_token = l.token as confirmed,
-       l.tombstone, l.protocol, (extract(epoch from l.lock_timestamp) * 1000000)::bigint as lock_timestamp_us,
-       t.token as term_token, t.grant_id as term_grant_id, t.holder_uid as term_holder_uid,
+       l.tombstone, t.token as term_token, t.grant_id as term_grant_id, t.holder_uid as term_holder_uid,
        t.holder_namespace as term_holder_namespace, t.holder_name as term_holder_name, t.reason as term_reason,
        (extract(epoch from t.granted_at) * 1000000)::bigint as term_granted_at_us,
        t.token = l.confirmed_token as term_confirmed

@@ -229,14 +229,14 @@ async fn an_operation_that_was_sent_is_in_doubt_though_the_server_cannot_be_reac
     take(&store, own, &key("a")).await;
     proxy.refuse(true);
     proxy.arm(Fault::AnswerLost, 0);
-    let wanted = [grant(&key("a"), 0, "p0")];
-    let answer = store.grant(own, &wanted).await;
+    let wanted = grant(&key("a"), 0, "p0");
+    let answer = store.grant(own, wanted.clone()).await;
     assert!(proxy.disarm() && matches!(answer, Err(LockError::Interrupted { .. })), "{answer:?}");
-    let answer = store.grant(own, &wanted).await;
+    let answer = store.grant(own, wanted.clone()).await;
     assert!(matches!(answer, Err(LockError::Unreachable { .. })), "{answer:?}");
     proxy.refuse(false);
     let granted = Granted::Granted { token: Token::new(1) };
-    assert_eq!(store.grant(own, &wanted).await.unwrap(), [granted], "it had taken effect");
+    assert_eq!(store.grant(own, wanted).await.unwrap(), granted, "it had taken effect");
 }
 
 /// Through a pooler, each operation is a transaction of three steps, including BEGIN and COMMIT.

@@ -64,9 +64,9 @@ async fn a_full_disk_refuses_changes_and_loses_none() {
     // The table's pages may have some room left.
     let mut token = 0;
     let refused = loop {
-        match store.grant(own, &[grant(&key("a"), token, "p0")]).await {
+        match store.grant(own, grant(&key("a"), token, "p0")).await {
             Ok(granted) => {
-                assert_eq!(granted, [Granted::Granted { token: Token::new(token + 1) }]);
+                assert_eq!(granted, Granted::Granted { token: Token::new(token + 1) });
                 token += 1;
                 assert!(token < 2_000, "the disk is not full");
             }
@@ -79,8 +79,8 @@ async fn a_full_disk_refuses_changes_and_loses_none() {
 
     admin.execute("drop table public.filler").await.unwrap();
     admin.execute("checkpoint").await.unwrap();
-    let granted = store.grant(own, &[grant(&key("a"), token, "p1")]).await.unwrap();
-    assert_eq!(granted, [Granted::Granted { token: Token::new(token + 1) }]);
+    let granted = store.grant(own, grant(&key("a"), token, "p1")).await.unwrap();
+    assert_eq!(granted, Granted::Granted { token: Token::new(token + 1) });
     let terms = database.number("select count(distinct token) from leadergroup.terms").await;
     assert_eq!(terms, token + 1, "each term is there, and no refused one");
 }
@@ -181,10 +181,10 @@ async fn with_no_room_for_its_log_the_server_ends_and_loses_nothing() {
         };
         // The server may end at this moment; the lock then notices it as well.
         let _ = used_up(&mut admin).await;
-        match store.grant(own, std::slice::from_ref(&wanted)).await {
+        match store.grant(own, wanted.clone()).await {
             Ok(granted) => {
                 token += 1;
-                assert_eq!(granted, [Granted::Granted { token: Token::new(token) }]);
+                assert_eq!(granted, Granted::Granted { token: Token::new(token) });
                 assert!(token < 5_000, "the disk is not full");
                 wanted = grant(&key("a"), token, "p0");
             }
@@ -204,8 +204,8 @@ async fn with_no_room_for_its_log_the_server_ends_and_loses_nothing() {
     server.launch();
     // Whether it took effect or not: this is the same request.
     token += 1;
-    let granted = store.grant(own, &[wanted]).await.unwrap();
-    assert_eq!(granted, [Granted::Granted { token: Token::new(token) }]);
+    let granted = store.grant(own, wanted).await.unwrap();
+    assert_eq!(granted, Granted::Granted { token: Token::new(token) });
     let next = waiting.await.unwrap();
     // Its own session may have ended as well, with a term that was granted as soon as the server was back.
     assert!(next.token() > held.token());

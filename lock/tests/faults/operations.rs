@@ -104,8 +104,8 @@ impl Operation {
             Close | Unclaim | Grant | LeaveTombstone => drop(take(store, own, &key).await),
             Confirm | Vacate | ForceRelease => {
                 take(store, own, &key).await;
-                let granted = store.grant(own, &[grant(&key, 0, "p0")]).await.unwrap();
-                assert!(matches!(granted[0], Granted::Granted { .. }));
+                let granted = store.grant(own, grant(&key, 0, "p0")).await.unwrap();
+                assert!(matches!(granted, Granted::Granted { .. }));
             }
             Queue => hold(store, other, &others).await,
             AcquireAgain => {
@@ -153,7 +153,7 @@ impl Operation {
         let Scene { own, other, key, request, requests, .. } = scene;
         let changed = |changed: Changed| match changed {
             Changed::Done => "done".to_owned(),
-            Changed::Refused(Refusal::TokenChanged { .. }) => "another token".to_owned(),
+            Changed::Refused(Refusal::TokenChanged) => "another token".to_owned(),
             Changed::Refused(refusal) => format!("{refusal:?}"),
         };
         let acquired = |acquired| match acquired {
@@ -176,12 +176,12 @@ impl Operation {
                 other => format!("{other:?}"),
             },
             Unclaim => changed(store.unclaim(*own, std::slice::from_ref(key)).await?.remove(0)),
-            Grant => match store.grant(*own, std::slice::from_ref(&scene.grant)).await?.remove(0) {
+            Grant => match store.grant(*own, scene.grant.clone()).await? {
                 Granted::Granted { token } => format!("granted {token}"),
                 Granted::Refused(refusal) => format!("{refusal:?}"),
             },
-            Confirm => changed(store.confirm(*own, &[(key.clone(), token)]).await?.remove(0)),
-            Vacate => changed(store.vacate(*own, std::slice::from_ref(&scene.vacate)).await?.remove(0)),
+            Confirm => changed(store.confirm(*own, key, token).await?),
+            Vacate => changed(store.vacate(*own, scene.vacate.clone()).await?),
             LeaveTombstone => changed(store.tombstone(*own, &[tombstone(key, GROUP)]).await?.remove(0)),
             AcquireTogether => {
                 let all = requests.iter().map(|request| store.acquire(*own, request, Wait::No));

@@ -189,8 +189,8 @@ async fn a_heartbeat_does_not_wait_for_a_standby_that_is_away() {
     server.psql("select pg_reload_conf()");
     // The first change that has to wait for the standby shows that the setting is in effect.
     let hangs = async |store: &Store| {
-        let grants = [grant(&key("a"), 0, "p0")];
-        matches!(store.grant(own, &grants).await, Err(LockError::Timeout { .. }))
+        let grant = grant(&key("a"), 0, "p0");
+        matches!(store.grant(own, grant).await, Err(LockError::Timeout { .. }))
     };
     eventually("the new setting is in effect", async || hangs(&straight).await).await;
     eventually("through the pooler, too", async || hangs(&pooled).await).await;
@@ -249,7 +249,7 @@ async fn a_pooler_that_works_by_the_statement_is_refused() {
             store.check().await.unwrap_err(),
             store.register("replica", DEADLINE, None, None).await.unwrap_err(),
             store.beat(own, &[]).await.unwrap_err(),
-            store.grant(own, &[grant(&key("a"), 0, "p0")]).await.unwrap_err(),
+            store.grant(own, grant(&key("a"), 0, "p0")).await.unwrap_err(),
             connected.unwrap_err(),
         ] {
             assert!(matches!(refused, LockError::StatementPooling { .. }), "{settings}: {refused}");

@@ -90,7 +90,7 @@ async fn a_new_era_begins_while_commits_hang() {
     server.psql("alter system set synchronous_standby_names = 'nobody'");
     server.psql("select pg_reload_conf()");
     let hangs = async |name: &str| {
-        let granted = store.grant(own, &[grant(&key(name), 0, "p0")]).await;
+        let granted = store.grant(own, grant(&key(name), 0, "p0")).await;
         matches!(granted, Err(LockError::Timeout { .. }))
     };
     eventually("the new setting is in effect", async || hangs("a").await).await;

@@ -40,7 +40,7 @@ async fn a_key_has_one_holder_and_only_its_token_releases_it() {
     let before = row(&store, &key("a")).await;
     for (own, token) in [(two, 1), (one, 0), (one, 2)] {
         let refused = release(&store, own, token).await;
-        assert!(matches!(refused, Changed::Refused(Refusal::TokenChanged { .. })), "{refused:?}");
+        assert!(matches!(refused, Changed::Refused(Refusal::TokenChanged)), "{refused:?}");
     }
     assert_eq!(row(&store, &key("a")).await, before, "nothing was changed");
     assert_eq!(acquire(&store, two, &wish("p1")).await, Acquired::Held);
@@ -52,10 +52,7 @@ async fn a_key_has_one_holder_and_only_its_token_releases_it() {
         release(&store, two, 1).await,
     ];
     for late in late {
-        assert!(
-            matches!(late, Changed::Refused(Refusal::TokenChanged { .. })),
-            "an old term's release: {late:?}"
-        );
+        assert!(matches!(late, Changed::Refused(Refusal::TokenChanged)), "an old term's release: {late:?}");
     }
     let held = row(&store, &key("a")).await;
     assert_eq!((held.holder, held.token), (Some(holder("p1")), Token::new(2)));

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use futures::future::join_all;
 use leadergroup_lock::{
-    GrantId, Holder, Key, LockRow, SessionId, Store, Token,
-    controller::{Claim, Claimed, Grant, Granted, Tombstone, Vacate},
+    Changed, GrantId, Holder, Key, SessionId, Store, Token,
+    controller::{Claim, Claimed, Grant, Granted, LockRow, Tombstone, Vacate},
 };
 use sqlx::Executor;
 
@@ -94,7 +95,33 @@ pub async fn take(store: &Store, own: SessionId, key: &Key) -> LockRow {
 }
 
 pub async fn grant_one(store: &Store, own: SessionId, grant: Grant) -> Granted {
-    store.grant(own, &[grant]).await.unwrap().remove(0)
+    store.grant(own, grant).await.unwrap()
+}
+
+/// Grants that as many tasks ask for at the same time, so that they go to the server together.
+pub async fn grant_all(store: &Store, own: SessionId, grants: &[Grant]) -> Vec<Granted> {
+    together(grants.iter().cloned().map(|grant| {
+        let store = store.clone();
+        async move { grant_one(&store, own, grant).await }
+    }))
+    .await
+}
+
+/// Confirmations of the same token, together.
+pub async fn confirm_all(store: &Store, own: SessionId, keys: &[Key], token: i64) -> Vec<Changed> {
+    together(keys.iter().cloned().map(|key| {
+        let store = store.clone();
+        async move { store.confirm(own, &key, Token::new(token)).await.unwrap() }
+    }))
+    .await
+}
+
+/// Has each call made by a task of its own, as in a program.
+async fn together<T: Send + 'static>(
+    calls: impl Iterator<Item = impl Future<Output = T> + Send + 'static>,
+) -> Vec<T> {
+    let tasks: Vec<_> = calls.map(tokio::spawn).collect();
+    join_all(tasks).await.into_iter().map(Result::unwrap).collect()
 }
 
 pub async fn row(store: &Store, key: &Key) -> LockRow {

@@ -45,8 +45,10 @@ async fn a_claim_changes_neither_holder_nor_token() {
     let key = key("a");
     take(&store, old, &key).await;
     assert_eq!(grant_one(&store, old, grant(&key, 0, "p0")).await, granted(1));
-    store.confirm(old, &[(key.clone(), Token::new(1))]).await.unwrap();
+    store.confirm(old, &key, Token::new(1)).await.unwrap();
     let before = row(&store, &key).await;
+    let since = async || store.info(&key).await.unwrap().unwrap().since;
+    let began = since().await;
 
     // After a death mark, a normal end, and a claim that was given up.
     store.mark_dead(&[(old, 1)], None).await.unwrap();
@@ -58,7 +60,7 @@ async fn a_claim_changes_neither_holder_nor_token() {
         (claimed.token, claimed.grant, claimed.confirmed),
         (before.token, before.grant, before.confirmed)
     );
-    assert_eq!((claimed.lock_timestamp, &claimed.pending), (before.lock_timestamp, &before.pending));
+    assert_eq!((since().await, &claimed.pending), (began, &before.pending));
     store.close(second).await.unwrap();
     let third = session(&store).await;
     take(&store, third, &key).await;
@@ -121,10 +123,10 @@ async fn a_newer_program_s_row_is_left_alone() {
     assert_eq!(claim_one(&store, own, claim(&key)).await, Claimed::ProtocolNewer { protocol: 99 });
     assert_eq!(row(&store, &key).await.session, None);
     database.sql(&format!("update leadergroup.lock set session = '{own}'")).await;
-    let newer = [Changed::Refused(Refusal::ProtocolNewer { protocol: 99 })];
-    assert_eq!(store.unclaim(own, std::slice::from_ref(&key)).await.unwrap(), newer);
-    assert_eq!(store.confirm(own, &[(key.clone(), Token::ZERO)]).await.unwrap(), newer);
-    assert_eq!(store.vacate(own, &[vacate(&key, 0)]).await.unwrap(), newer);
+    let newer = Changed::Refused(Refusal::ProtocolNewer { protocol: 99 });
+    assert_eq!(store.unclaim(own, std::slice::from_ref(&key)).await.unwrap(), [newer.clone()]);
+    assert_eq!(store.confirm(own, &key, Token::ZERO).await.unwrap(), newer);
+    assert_eq!(store.vacate(own, vacate(&key, 0)).await.unwrap(), newer);
 }
 
 #[tokio::test]

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use leadergroup_lock::{DatabaseConfig, LockError, Refusal, SessionId, Store, controller::Granted};
+use leadergroup_lock::{Changed, DatabaseConfig, LockError, Refusal, SessionId, Store, controller::Granted};
 use sqlx::{Connection, Executor};
 
-use crate::cast::{Gate, TTL, grant, grant_one, granted, key, keys, row, session, take};
+use crate::cast::{GROUP, Gate, TTL, grant, grant_one, granted, key, keys, row, session, take, tombstone};
 use crate::postgres::{Database, Server, eventually, migrated};
 
 /// Connections of the program under test.
@@ -65,7 +65,7 @@ async fn a_statement_that_hangs_ends_in_time_and_the_next_one_works() {
     store.read(&[]).await.unwrap();
     let mut gate = Gate::close(&database).await;
     let start = Instant::now();
-    let error = store.grant(own, &[grant(&key, 0, "p0")]).await.unwrap_err();
+    let error = store.grant(own, grant(&key, 0, "p0")).await.unwrap_err();
     assert!(matches!(error, LockError::Timeout { statement: "grant", .. }), "{error}");
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     gate.open().await;
@@ -100,8 +100,8 @@ async fn other_work_never_holds_a_heartbeat_up() {
     let calls: Vec<_> = keys
         .iter()
         .map(|key| {
-            let (busy, grant) = (busy.clone(), grant(key, 0, "p0"));
-            tokio::spawn(async move { busy.grant(own, &[grant]).await })
+            let (busy, tombstone) = (busy.clone(), tombstone(key, GROUP));
+            tokio::spawn(async move { busy.tombstone(own, &[tombstone]).await })
         })
         .collect();
     eventually("both connections for work are occupied", async || database.waiting().await == 2).await;
@@ -109,7 +109,7 @@ async fn other_work_never_holds_a_heartbeat_up() {
     assert_eq!(database.waiting().await, 2, "they were occupied all the time");
     gate.open().await;
     for call in calls {
-        assert_eq!(call.await.unwrap().unwrap(), [granted(1)]);
+        assert_eq!(call.await.unwrap().unwrap(), [Changed::Done]);
     }
 }
 
@@ -134,8 +134,8 @@ async fn there_are_never_more_connections_than_allowed() {
         let calls: Vec<_> = keys
             .iter()
             .map(|key| {
-                let (store, grant) = (store.clone(), grant(key, 0, "p0"));
-                tokio::spawn(async move { store.grant(own, &[grant]).await })
+                let (store, tombstone) = (store.clone(), tombstone(key, GROUP));
+                tokio::spawn(async move { store.tombstone(own, &[tombstone]).await })
             })
             .collect();
         store.beat(own, &[]).await.unwrap();
@@ -145,7 +145,7 @@ async fn there_are_never_more_connections_than_allowed() {
         assert_eq!(*newest.get_or_insert(at_work), at_work, "another connection was made");
         gate.open().await;
         for call in calls {
-            assert_eq!(call.await.unwrap().unwrap(), [granted(1)]);
+            assert_eq!(call.await.unwrap().unwrap(), [Changed::Done]);
         }
         gate.close_again().await;
     }
@@ -174,7 +174,7 @@ async fn a_program_that_asks_too_much_of_its_pool_is_told_so() {
     let mut gate = Gate::close(&database).await;
     let answers = join_all(all.iter().map(|key| {
         let store = &store;
-        async move { store.grant(own, &[grant(key, 0, "p0")]).await }
+        async move { store.tombstone(own, &[tombstone(key, GROUP)]).await }
     }))
     .await;
     let (told, waited): (Vec<_>, Vec<_>) =
@@ -248,8 +248,8 @@ async fn a_connection_that_is_cut_in_the_middle_of_a_statement_is_reported() {
     take(&store, own, &key).await;
     let fresh = database.store();
     let mut gate = Gate::close(&database).await;
-    let grants = [grant(&key, 0, "p0")];
-    let call = fresh.grant(own, &grants);
+    let wanted = grant(&key, 0, "p0");
+    let call = fresh.grant(own, wanted.clone());
     let cut = async {
         gate.somebody_waits().await;
         database
@@ -263,7 +263,7 @@ async fn a_connection_that_is_cut_in_the_middle_of_a_statement_is_reported() {
     assert!(matches!(answer, Err(LockError::Interrupted { statement: "grant", .. })), "{answer:?}");
     gate.open().await;
     assert_eq!(row(&fresh, &key).await.holder, None, "a statement that was cut off has no effect");
-    assert_eq!(fresh.grant(own, &grants).await.unwrap(), [granted(1)], "and is repeated without harm");
+    assert_eq!(fresh.grant(own, wanted).await.unwrap(), granted(1), "and is repeated without harm");
 }
 
 #[tokio::test]
@@ -279,7 +279,7 @@ async fn a_server_that_goes_away_and_comes_back_is_used_again() {
         stop(&server);
         for error in [
             store.beat(own, &[]).await.unwrap_err(),
-            store.grant(own, &[grant(&key, token, "p1")]).await.unwrap_err(),
+            store.grant(own, grant(&key, token, "p1")).await.unwrap_err(),
             store.check().await.unwrap_err(),
         ] {
             assert!(

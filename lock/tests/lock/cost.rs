@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use leadergroup_lock::{Changed, Token, protocol::Acquired};
+use leadergroup_lock::{Changed, protocol::Acquired};
 
-use crate::cast::{claim, grant, granted, keys, session};
+use crate::cast::{claim, confirm_all, grant, grant_all, granted, keys, session};
 use crate::holders::{self, acquire, release, wish};
 use crate::postgres::{Database, Server, eventually, migrated};
 
@@ -40,23 +40,21 @@ async fn many_keys_are_few_statements() {
     let claims: Vec<_> = keys.iter().map(claim).collect();
     store.claim(own, &claims).await.unwrap();
     let grants: Vec<_> = keys.iter().map(|key| grant(key, 0, "p0")).collect();
-    let terms: Vec<_> = keys.iter().map(|key| (key.clone(), Token::new(1))).collect();
 
     count_statements(&database).await;
-    assert_eq!(store.grant(own, &grants).await.unwrap(), vec![granted(1); 1_000]);
+    assert_eq!(grant_all(&store, own, &grants).await, vec![granted(1); 1_000]);
     assert_statements(&database, 2, "each grant needs an entry in the lock table: 500 in one statement")
         .await;
-    assert_eq!(store.confirm(own, &terms).await.unwrap(), vec![Changed::Done; 1_000]);
+    assert_eq!(confirm_all(&store, own, &keys, 1).await, vec![Changed::Done; 1_000]);
     assert_statements(&database, 3, "a thousand in one").await;
     assert_eq!(store.read(&keys).await.unwrap().len(), 1_000);
     assert_statements(&database, 4, "reading a thousand is one").await;
     let more: Vec<_> = keys.iter().map(|key| grant(key, 1, "p1")).collect();
     let one_more = grant(&crate::cast::key("one-more"), 0, "p1");
-    let answers = store.grant(own, &[more, vec![one_more]].concat()).await.unwrap();
+    let answers = grant_all(&store, own, &[more, vec![one_more]].concat()).await;
     assert_eq!(answers.len(), 1_001);
     assert_statements(&database, 7, "500 at most in one").await;
-    let terms: Vec<_> = crate::cast::keys(1_001).into_iter().map(|key| (key, Token::new(2))).collect();
-    assert_eq!(store.confirm(own, &terms).await.unwrap().len(), 1_001);
+    assert_eq!(confirm_all(&store, own, &crate::cast::keys(1_001), 2).await.len(), 1_001);
     assert_statements(&database, 9, "a thousand at most in one").await;
 }
 
@@ -117,9 +115,8 @@ async fn no_change_of_a_lock_touches_an_index() {
     }
     for token in 0..20 {
         let grants: Vec<_> = keys.iter().map(|key| grant(key, token, "p0")).collect();
-        assert_eq!(store.grant(own, &grants).await.unwrap(), vec![granted(token + 1); 50]);
-        let terms: Vec<_> = keys.iter().map(|key| (key.clone(), Token::new(token + 1))).collect();
-        assert_eq!(store.confirm(own, &terms).await.unwrap(), vec![Changed::Done; 50]);
+        assert_eq!(grant_all(&store, own, &grants).await, vec![granted(token + 1); 50]);
+        assert_eq!(confirm_all(&store, own, &keys, token + 1).await, vec![Changed::Done; 50]);
     }
     store.close(own).await.unwrap();
     let next = session(&store).await;

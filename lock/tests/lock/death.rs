@@ -93,8 +93,8 @@ impl Change {
                 Granted::Refused(refusal) => Changed::Refused(refusal),
             },
             Self::Unclaim => store.unclaim(own, std::slice::from_ref(key)).await.unwrap().remove(0),
-            Self::Confirm => store.confirm(own, &[(key.clone(), Token::new(1))]).await.unwrap().remove(0),
-            Self::Vacate => store.vacate(own, &[vacate(key, 1)]).await.unwrap().remove(0),
+            Self::Confirm => store.confirm(own, key, Token::new(1)).await.unwrap(),
+            Self::Vacate => store.vacate(own, vacate(key, 1)).await.unwrap(),
             Self::Tombstone | Self::TombstoneMissing => {
                 store.tombstone(own, &[tombstone(key, GROUP)]).await.unwrap().remove(0)
             }

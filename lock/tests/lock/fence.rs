@@ -13,7 +13,8 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
 use crate::cast::{
-    GROUP, claim, claim_one, grant, grant_one, granted, key, keys, session, take, tombstone, vacate,
+    GROUP, claim, claim_one, grant, grant_all, grant_one, granted, key, keys, session, take, tombstone,
+    vacate,
 };
 use crate::postgres::{DEADLINE, Database, PASSWORD, ROLE, Server, eventually, migrated};
 
@@ -124,7 +125,7 @@ async fn only_the_token_of_the_present_term_passes() {
     assert!(error.to_string().contains("token 7 is not the current one of key \"a\""), "{error}");
 
     // After a release there is no holder, although no other token was granted yet.
-    assert_eq!(store.vacate(own, &[vacate(&key("a"), 1)]).await.unwrap(), [Changed::Done]);
+    assert_eq!(store.vacate(own, vacate(&key("a"), 1)).await.unwrap(), Changed::Done);
     assert_eq!(fence(&mut bank, 1).await, stale);
     assert_eq!(grant_one(&store, own, grant(&key("a"), 1, "p1")).await, granted(2));
     assert_eq!(fence(&mut bank, 1).await, stale);
@@ -151,11 +152,11 @@ async fn transactions_of_one_holder_do_not_wait_for_each_other_nor_keep_anything
         open.push(bank);
     }
     // Meanwhile, the claim may move, and the term may be confirmed and ended.
-    assert_eq!(store.confirm(own, &[(key("a"), Token::new(1))]).await.unwrap(), [Changed::Done]);
+    assert_eq!(store.confirm(own, &key("a"), Token::new(1)).await.unwrap(), Changed::Done);
     store.close(own).await.unwrap();
     let next = session(&store).await;
     assert!(matches!(claim_one(&store, next, claim(&key("a"))).await, Claimed::Ours(_)));
-    assert_eq!(store.vacate(next, &[vacate(&key("a"), 1)]).await.unwrap(), [Changed::Done]);
+    assert_eq!(store.vacate(next, vacate(&key("a"), 1)).await.unwrap(), Changed::Done);
     let end = Tombstone { floor: Token::new(7), ..tombstone(&key("a"), GROUP) };
     assert_eq!(store.tombstone(next, &[end]).await.unwrap(), [Changed::Done]);
     for mut bank in open {
@@ -169,8 +170,6 @@ async fn a_change_of_holder_waits_for_the_fenced_transaction_and_goes_on_right_a
         let (database, store, own, application) = held().await;
         let mut bank = application.begin(level).await;
         assert_eq!(fence(&mut bank, 1).await, Ok(()));
-        let busy = store.try_grant(own, &[grant(&key("a"), 1, "p1")]).await.unwrap();
-        assert_eq!(busy, [Granted::Refused(Refusal::Busy)], "{level}: the quick try does not wait");
         let change = take_over(&store, own, 1);
         eventually("the change waits", async || database.waiting().await > 0).await;
         // A later transaction of the same holder comes too late: it waits for the change, and is refused.
@@ -214,15 +213,15 @@ async fn a_snapshot_from_before_several_changes_does_not_help_the_old_holder_eit
             let (_database, store, own, application) = held().await;
             let mut bank = application.begin(level).await;
             bank.execute("select 1 from pg_class limit 1").await.unwrap();
-            store.confirm(own, &[(key("a"), Token::new(1))]).await.unwrap();
+            store.confirm(own, &key("a"), Token::new(1)).await.unwrap();
             store.close(own).await.unwrap();
             let own = session(&store).await;
             take(&store, own, &key("a")).await;
             if vacated {
-                assert_eq!(store.vacate(own, &[vacate(&key("a"), 1)]).await.unwrap(), [Changed::Done]);
+                assert_eq!(store.vacate(own, vacate(&key("a"), 1)).await.unwrap(), Changed::Done);
             }
             assert_eq!(grant_one(&store, own, grant(&key("a"), 1, "p1")).await, granted(2));
-            store.confirm(own, &[(key("a"), Token::new(2))]).await.unwrap();
+            store.confirm(own, &key("a"), Token::new(2)).await.unwrap();
             let refused = fence(&mut bank, 1).await.unwrap_err();
             assert!(refused == SERIALIZATION_FAILURE || refused == STALE, "{level}: {refused}");
         }
@@ -272,7 +271,7 @@ async fn one_fenced_key_costs_its_batch_nothing() {
     assert_eq!(fence(&mut bank, 1).await, Ok(()));
     let mut grants: Vec<_> = others.iter().map(|key| grant(key, 0, "p0")).collect();
     grants.insert(50, grant(&key("a"), 1, "p1"));
-    let batch = tokio::spawn(async move { store.grant(own, &grants).await.unwrap() });
+    let batch = tokio::spawn(async move { grant_all(&store, own, &grants).await });
     // The others are committed while the one waits.
     let done = "select count(*) from leadergroup.lock where key like 'key-%' and token = 1";
     eventually("the other keys are granted", async || database.number(done).await == 100).await;
@@ -357,7 +356,7 @@ async fn more_fenced_keys_than_the_server_has_locks_change_hands() {
     assert_eq!(state(&refused), "53200", "there is room for all of them");
     for token in 1..=2 {
         let grants: Vec<_> = keys.iter().map(|key| grant(key, token - 1, &format!("p{token}"))).collect();
-        let answers = store.grant(own, &grants).await.unwrap();
+        let answers = grant_all(&store, own, &grants).await;
         assert!(answers.iter().all(|answer| *answer == granted(token)), "{answers:?}");
     }
 }
@@ -377,11 +376,9 @@ async fn a_grant_is_busy_while_the_server_has_no_lock_left() {
     assert_eq!(run(&mut others, all).await, Err("53200".to_owned()));
     let grants: Vec<_> = keys.iter().map(|key| grant(key, 0, "p1")).collect();
     for store in [&store, &database.store()] {
-        let answers = store.grant(own, &grants).await.unwrap();
+        let answers = grant_all(store, own, &grants).await;
         assert_eq!(answers, vec![Granted::Refused(Refusal::Busy); 3]);
-        let one = store.grant_one(own, grants[0].clone()).await.unwrap();
-        assert_eq!(one, Granted::Refused(Refusal::Busy));
     }
     run(&mut others, "select pg_advisory_unlock_all()").await.unwrap();
-    assert_eq!(store.grant(own, &grants).await.unwrap(), vec![granted(1); 3]);
+    assert_eq!(grant_all(&store, own, &grants).await, vec![granted(1); 3]);
 }

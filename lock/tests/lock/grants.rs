@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::future::join_all;
 use leadergroup_lock::{
     Changed, FencePolicy, GrantId, Key, LockError, Overrun, Refusal, Store, Token,
     controller::{Claim, Claimed, Grant, Granted, Tombstone},
@@ -9,8 +10,8 @@ use leadergroup_lock::{
 use sqlx::{Connection, Executor};
 
 use crate::cast::{
-    GROUP, Gate, claim, claim_one, dead_session, grant, grant_one, granted, holder, key, keys, row, session,
-    take, tombstone, vacate,
+    GROUP, Gate, claim, claim_one, confirm_all, dead_session, grant, grant_all, grant_one, granted, holder,
+    key, keys, row, session, take, tombstone, vacate,
 };
 use crate::postgres::{Database, eventually, migrated};
 
@@ -28,7 +29,7 @@ async fn a_term_from_claim_to_vacancy() {
     assert_eq!(held.holder, Some(holder("p0")));
     assert_eq!((held.grant, held.confirmed, held.pending.len()), (Some(first.grant), false, 1));
 
-    assert_eq!(store.confirm(own, &[(key.clone(), Token::new(1))]).await.unwrap(), [Changed::Done]);
+    assert_eq!(store.confirm(own, &key, Token::new(1)).await.unwrap(), Changed::Done);
     assert!(row(&store, &key).await.confirmed);
 
     let second = Grant { floor: Token::new(40), ..grant(&key, 1, "p1") };
@@ -42,9 +43,9 @@ async fn a_term_from_claim_to_vacancy() {
     let holders: Vec<_> = held.pending.iter().map(|term| term.holder.name.as_str()).collect();
     assert_eq!(holders, ["p0", "p1", "p2"]);
 
-    assert_eq!(store.confirm(own, &[(key.clone(), Token::new(42))]).await.unwrap(), [Changed::Done]);
+    assert_eq!(store.confirm(own, &key, Token::new(42)).await.unwrap(), Changed::Done);
     assert_eq!(row(&store, &key).await.pending.len(), 1);
-    assert_eq!(store.vacate(own, &[vacate(&key, 42)]).await.unwrap(), [Changed::Done]);
+    assert_eq!(store.vacate(own, vacate(&key, 42)).await.unwrap(), Changed::Done);
     let vacant = row(&store, &key).await;
     assert_eq!((vacant.holder, vacant.token), (None, Token::new(42)));
     assert_eq!(vacant.pending.len(), 1, "the old holder may still act: its term stays pending");
@@ -74,11 +75,8 @@ async fn a_grant_is_refused_with_the_reason() {
         grant(&newer, 0, "p1"),
         grant(&missing, 0, "p1"),
     ];
-    let answers = store.grant(own, &batch).await.unwrap();
-    let Granted::Refused(Refusal::TokenChanged { row: Some(seen) }) = &answers[0] else {
-        panic!("{answers:?}")
-    };
-    assert_eq!((seen.token, seen.holder.clone()), (Token::new(1), Some(holder("p0"))));
+    let answers = grant_all(&store, own, &batch).await;
+    assert_eq!(answers[0], Granted::Refused(Refusal::TokenChanged));
     assert_eq!(answers[1], Granted::Refused(Refusal::Unclaimed { session: Some(other) }));
     assert_eq!(answers[2], Granted::Refused(Refusal::Unclaimed { session: None }));
     // A tombstone has no claim.
@@ -104,7 +102,6 @@ async fn a_grant_to_a_group_that_the_copy_does_not_know_is_refused() {
     let before = row(&store, &key).await;
     let refused = Granted::Refused(Refusal::Unclaimed { session: Some(own) });
     assert_eq!(grant_one(&store, own, grant(&key, 0, "p0")).await, refused);
-    assert_eq!(store.grant_one(own, grant(&key, 0, "p0")).await.unwrap(), refused);
     assert_eq!(row(&store, &key).await, before, "nothing was changed");
     let again = Claim { supersedes: Some("former".into()), ..claim(&key) };
     assert!(matches!(claim_one(&store, own, again).await, Claimed::Ours(_)));
@@ -121,12 +118,12 @@ async fn changes_of_a_dead_session_have_no_effect() {
     let before = row(&store, &key).await;
     assert_eq!(store.mark_dead(&[(own, 1)], None).await.unwrap(), [own]);
 
-    let dead = [Changed::Refused(Refusal::SessionDead)];
+    let dead = Changed::Refused(Refusal::SessionDead);
     assert_eq!(grant_one(&store, own, grant(&key, 1, "p1")).await, Granted::Refused(Refusal::SessionDead));
-    assert_eq!(store.confirm(own, &[(key.clone(), Token::new(1))]).await.unwrap(), dead);
-    assert_eq!(store.vacate(own, &[vacate(&key, 1)]).await.unwrap(), dead);
-    assert_eq!(store.tombstone(own, &[tombstone(&key, GROUP)]).await.unwrap(), dead);
-    assert_eq!(store.unclaim(own, std::slice::from_ref(&key)).await.unwrap(), dead);
+    assert_eq!(store.confirm(own, &key, Token::new(1)).await.unwrap(), dead);
+    assert_eq!(store.vacate(own, vacate(&key, 1)).await.unwrap(), dead);
+    assert_eq!(store.tombstone(own, &[tombstone(&key, GROUP)]).await.unwrap(), [dead.clone()]);
+    assert_eq!(store.unclaim(own, std::slice::from_ref(&key)).await.unwrap(), [dead]);
     assert_eq!(store.claim(own, &[claim(&key)]).await, Err(LockError::SessionDead));
     assert!(!store.beat(own, &[]).await.unwrap().alive, "a late heartbeat does not bring it back");
     assert_eq!(row(&store, &key).await, before);
@@ -145,28 +142,22 @@ async fn repeating_a_grant_answers_as_the_first_time() {
     }
     assert_eq!(database.number("select count(*) from leadergroup.terms").await, 1);
     // Confirming does not end that.
-    store.confirm(own, &[(key.clone(), Token::new(1))]).await.unwrap();
+    store.confirm(own, &key, Token::new(1)).await.unwrap();
     assert_eq!(grant_one(&store, own, first.clone()).await, granted(1));
     assert!(row(&store, &key).await.confirmed);
 
     // The id is bound to the holder as well.
     let disguised = Grant { holder: holder("p9"), ..first.clone() };
-    assert!(matches!(
-        grant_one(&store, own, disguised).await,
-        Granted::Refused(Refusal::TokenChanged { row: Some(_) })
-    ));
+    assert!(matches!(grant_one(&store, own, disguised).await, Granted::Refused(Refusal::TokenChanged)));
     // Another change followed: the old grant no longer counts.
     assert_eq!(grant_one(&store, own, grant(&key, 1, "p1")).await, granted(2));
-    assert!(matches!(
-        grant_one(&store, own, first.clone()).await,
-        Granted::Refused(Refusal::TokenChanged { .. })
-    ));
+    assert!(matches!(grant_one(&store, own, first.clone()).await, Granted::Refused(Refusal::TokenChanged)));
     let leave = vacate(&key, 2);
     for _ in 0..2 {
-        assert_eq!(store.vacate(own, std::slice::from_ref(&leave)).await.unwrap(), [Changed::Done]);
+        assert_eq!(store.vacate(own, leave.clone()).await.unwrap(), Changed::Done);
     }
     let second = Grant { expected: Token::new(1), ..grant(&key, 1, "p1") };
-    assert!(matches!(grant_one(&store, own, second).await, Granted::Refused(Refusal::TokenChanged { .. })));
+    assert!(matches!(grant_one(&store, own, second).await, Granted::Refused(Refusal::TokenChanged)));
     assert_eq!(row(&store, &key).await.holder, None);
 }
 
@@ -181,24 +172,23 @@ async fn confirm_and_vacate_are_bound_to_the_token() {
     assert_eq!(grant_one(&store, own, grant(&key, 1, "p1")).await, granted(2));
 
     for answer in [
-        store.confirm(own, &[(key.clone(), Token::new(1))]).await.unwrap().remove(0),
-        store.vacate(own, &[vacate(&key, 1)]).await.unwrap().remove(0),
+        store.confirm(own, &key, Token::new(1)).await.unwrap(),
+        store.vacate(own, vacate(&key, 1)).await.unwrap(),
     ] {
-        let Changed::Refused(Refusal::TokenChanged { row: Some(row) }) = answer else { panic!("{answer:?}") };
-        assert_eq!(row.token, Token::new(2));
+        assert_eq!(answer, Changed::Refused(Refusal::TokenChanged));
     }
-    let not_ours = [Changed::Refused(Refusal::Unclaimed { session: Some(own) })];
-    assert_eq!(store.confirm(other, &[(key.clone(), Token::new(2))]).await.unwrap(), not_ours);
-    assert_eq!(store.vacate(other, &[vacate(&key, 2)]).await.unwrap(), not_ours);
-    let missing = [Changed::Refused(Refusal::Missing)];
+    let not_ours = Changed::Refused(Refusal::Unclaimed { session: Some(own) });
+    assert_eq!(store.confirm(other, &key, Token::new(2)).await.unwrap(), not_ours);
+    assert_eq!(store.vacate(other, vacate(&key, 2)).await.unwrap(), not_ours);
+    let missing = Changed::Refused(Refusal::Missing);
     let nowhere = Key::new("nowhere").unwrap();
-    assert_eq!(store.confirm(own, &[(nowhere.clone(), Token::new(1))]).await.unwrap(), missing);
-    assert_eq!(store.vacate(own, &[vacate(&nowhere, 1)]).await.unwrap(), missing);
+    assert_eq!(store.confirm(own, &nowhere, Token::new(1)).await.unwrap(), missing);
+    assert_eq!(store.vacate(own, vacate(&nowhere, 1)).await.unwrap(), missing);
 
     // A term without a holder can no longer be confirmed.
-    assert_eq!(store.vacate(own, &[vacate(&key, 2)]).await.unwrap(), [Changed::Done]);
-    let late = store.confirm(own, &[(key.clone(), Token::new(2))]).await.unwrap();
-    assert!(matches!(late[0], Changed::Refused(Refusal::TokenChanged { .. })), "{late:?}");
+    assert_eq!(store.vacate(own, vacate(&key, 2)).await.unwrap(), Changed::Done);
+    let late = store.confirm(own, &key, Token::new(2)).await.unwrap();
+    assert_eq!(late, Changed::Refused(Refusal::TokenChanged));
 }
 
 #[tokio::test]
@@ -216,10 +206,10 @@ async fn a_tombstone_keeps_the_token_and_its_successor_goes_on() {
         (ended.tombstone, ended.holder, ended.session, ended.token),
         (true, None, None, Token::new(1))
     );
-    assert_eq!(claim_one(&store, own, claim(&key)).await, Claimed::Tombstone { group: GROUP.into() });
+    assert_eq!(claim_one(&store, own, claim(&key)).await, Claimed::Tombstone);
 
     let successor = |may_create| Claim { group: "group-2".into(), may_create, ..claim(&key) };
-    assert_eq!(claim_one(&store, own, successor(false)).await, Claimed::Tombstone { group: GROUP.into() });
+    assert_eq!(claim_one(&store, own, successor(false)).await, Claimed::Tombstone);
     let Claimed::Ours(revived) = claim_one(&store, own, successor(true)).await else { panic!() };
     assert_eq!((revived.tombstone, revived.token, revived.group.as_str()), (false, Token::new(1), "group-2"));
     assert_eq!(revived.pending.len(), 1, "the old group's last holder may still have to be stripped");
@@ -278,21 +268,20 @@ async fn a_row_in_another_transaction_is_busy_and_the_rest_is_done() {
     hung.execute("select from leadergroup.lock where key = 'key-00007' for update").await.unwrap();
 
     let grants: Vec<_> = keys.iter().map(|key| grant(key, 0, "p0")).collect();
-    for (answer, grant) in store.grant(own, &grants).await.unwrap().iter().zip(&grants) {
+    for (answer, grant) in grant_all(&store, own, &grants).await.iter().zip(&grants) {
         let expected = if grant.key == keys[7] { Granted::Refused(Refusal::Busy) } else { granted(1) };
         assert_eq!(*answer, expected, "{}", grant.key);
     }
-    let terms: Vec<_> = keys.iter().map(|key| (key.clone(), Token::new(1))).collect();
-    let confirmed = store.confirm(own, &terms).await.unwrap();
+    let confirmed = confirm_all(&store, own, &keys, 1).await;
     assert_eq!(confirmed[7], Changed::Refused(Refusal::Busy));
     assert_eq!(confirmed.iter().filter(|answer| **answer == Changed::Done).count(), 19);
     let busy = [Changed::Refused(Refusal::Busy)];
-    assert_eq!(store.vacate(own, &[vacate(&keys[7], 0)]).await.unwrap(), busy);
+    assert_eq!(store.vacate(own, vacate(&keys[7], 0)).await.unwrap(), busy[0]);
     assert_eq!(store.tombstone(own, &[tombstone(&keys[7], GROUP)]).await.unwrap(), busy);
     assert_eq!(store.unclaim(own, &keys[7..8]).await.unwrap(), busy);
 
     hung.rollback().await.unwrap();
-    assert_eq!(store.grant(own, &grants).await.unwrap(), vec![granted(1); 20], "the same grants, repeated");
+    assert_eq!(grant_all(&store, own, &grants).await, vec![granted(1); 20], "the same grants, repeated");
 }
 
 /// The answer to COMMIT is lost: the client gives up while the server is still working.
@@ -336,13 +325,11 @@ async fn arguments_that_cannot_be_stored_are_refused_before_anything_is_sent() {
 
     let mut bad = grant(&key, 0, "p0");
     bad.holder.uid = String::new();
-    assert!(invalid("holder's uid")(&store.grant(own, &[bad]).await.unwrap_err()));
+    assert!(invalid("holder's uid")(&store.grant(own, bad).await.unwrap_err()));
     let bad = Grant { floor: Token::new(-1), ..grant(&key, 0, "p0") };
-    assert!(invalid("token")(&store.grant(own, &[bad]).await.unwrap_err()));
+    assert!(invalid("token")(&store.grant(own, bad).await.unwrap_err()));
     let bad = Grant { floor: Token::new(i64::MAX), ..grant(&key, 0, "p0") };
-    assert!(invalid("token")(&store.grant(own, &[bad]).await.unwrap_err()));
-    let twice = [grant(&key, 0, "p0"), grant(&key, 0, "p1")];
-    assert!(invalid("batch")(&store.grant(own, &twice).await.unwrap_err()));
+    assert!(invalid("token")(&store.grant(own, bad).await.unwrap_err()));
     assert!(invalid("batch")(&store.claim(own, &[claim(&key), claim(&key)]).await.unwrap_err()));
     assert!(invalid("session's name")(
         &store.register("", Duration::from_secs(1), None, None).await.unwrap_err()
@@ -350,13 +337,30 @@ async fn arguments_that_cannot_be_stored_are_refused_before_anything_is_sent() {
     assert!(invalid("ttl")(&store.register("replica", Duration::ZERO, None, None).await.unwrap_err()));
 }
 
+/// They go to the server together.
+#[tokio::test]
+async fn a_grant_does_not_fail_because_of_those_of_other_tasks() {
+    let (_database, store) = migrated().await;
+    let own = session(&store).await;
+    let (contested, other) = (key("contested"), key("other"));
+    for key in [&contested, &other] {
+        take(&store, own, key).await;
+    }
+    let unfit = Grant { reason: String::new(), ..grant(&key("unfit"), 0, "p0") };
+    let asked = [grant(&contested, 0, "p0"), grant(&contested, 0, "p1"), unfit, grant(&other, 0, "p0")];
+    let answers = join_all(asked.map(|grant| store.grant(own, grant))).await;
+    assert_eq!(answers[0], Ok(granted(1)));
+    assert!(matches!(answers[1], Ok(Granted::Refused(Refusal::TokenChanged))), "{answers:?}");
+    assert!(matches!(answers[2], Err(LockError::Invalid { what: "reason", .. })), "{answers:?}");
+    assert_eq!(answers[3], Ok(granted(1)));
+    assert_eq!(row(&store, &contested).await.holder, Some(holder("p0")));
+}
+
 #[tokio::test]
 async fn empty_batches_ask_nothing() {
     let (_database, store) = migrated().await;
     let own = dead_session(&store).await;
-    assert_eq!(store.grant(own, &[]).await.unwrap(), []);
     assert_eq!(store.claim(own, &[]).await.unwrap(), []);
-    assert_eq!(store.confirm(own, &[]).await.unwrap(), []);
     assert_eq!(store.mark_dead(&[], None).await.unwrap(), []);
     assert_eq!(store.read(&[]).await.unwrap(), []);
 }
@@ -370,7 +374,7 @@ async fn the_history_says_who_held_what_and_why_it_ended() {
     let first = GrantId::new();
     let grant = Grant { grant: first, reason: "first of all".into(), ..grant(&key, 0, "p0") };
     assert_eq!(grant_one(&store, own, grant).await, granted(1));
-    store.vacate(own, &[vacate(&key, 1)]).await.unwrap();
+    store.vacate(own, vacate(&key, 1)).await.unwrap();
     let found = sqlx::query_as::<_, (i64, uuid::Uuid, String, String, String, Option<String>)>(
         "select token, grant_id, group_id, holder_name, reason, end_reason from leadergroup.terms",
     )

@@ -139,7 +139,7 @@ fn word(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::SessionDead => "dead",
         Refusal::Missing => "missing",
-        Refusal::TokenChanged { .. } => "changed",
+        Refusal::TokenChanged => "changed",
         Refusal::Busy => "busy",
         other => panic!("unexpected: {other:?}"),
     }

@@ -136,7 +136,7 @@ async fn idle_keys_are_removed_with_their_history_and_no_others() {
     for name in ["granted", "vacated"] {
         assert_eq!(grant_one(&store, own, grant(&key(name), 0, "p0")).await, granted(1));
     }
-    store.vacate(own, &[vacate(&key("vacated"), 1)]).await.unwrap();
+    store.vacate(own, vacate(&key("vacated"), 1)).await.unwrap();
     store.unclaim(own, &[key("vacated"), key("unclaimed")]).await.unwrap();
     store.tombstone(own, &[tombstone(&key("deleted group's"), GROUP)]).await.unwrap();
     let before = keys(&store).await;

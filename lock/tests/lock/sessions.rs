@@ -30,13 +30,11 @@ async fn a_heartbeat_moves_the_own_counter_and_shows_others() {
         assert!(beat.alive);
         assert_eq!((beat.own, beat.count, beat.revoked), (own, count, 0));
         assert_eq!((beat.era, beat.quarantine), (era, None));
-        let name = "replica-2".to_owned();
-        let other = SessionSeen { id: other, name, beat: 1, ttl: TTL, dead: false, peer: false, place: None };
+        let other = SessionSeen { id: other, beat: 1, ttl: TTL, dead: false, peer: false, place: None };
         assert_eq!(beat.sessions, [other]);
     }
     let beat = store.beat(other, &[]).await.unwrap();
-    let name = "replica-1".to_owned();
-    let own = SessionSeen { id: own, name, beat: 4, ttl, dead: false, peer: false, place: None };
+    let own = SessionSeen { id: own, beat: 4, ttl, dead: false, peer: false, place: None };
     assert_eq!(beat.sessions, [own], "others watch its counter");
 }
 
@@ -246,7 +244,7 @@ async fn pruning_keeps_what_is_needed() {
     let hour = Duration::from_hours(1);
     let pruned = store.prune(keep(3, hour)).await.unwrap();
     assert_eq!(pruned, Pruned::default(), "nothing was ever confirmed: all of it is pending");
-    store.confirm(own, &[(busy.clone(), Token::new(10))]).await.unwrap();
+    store.confirm(own, &busy, Token::new(10)).await.unwrap();
     let pruned = store.prune(keep(3, Duration::ZERO)).await.unwrap();
     assert_eq!(pruned, Pruned { terms: 6, sessions: 2, ..Pruned::default() });
     let oldest = "select min(token) from leadergroup.terms where key = 'busy'";

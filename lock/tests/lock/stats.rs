@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leadergroup_lock::{Client, ClientConfig, Store};
 
-use crate::cast::{Gate, claim, grant, grant_one, key, keys, session, take};
+use crate::cast::{GROUP, Gate, claim, grant, grant_one, key, keys, session, take, tombstone};
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
 
 async fn client(database: &Database, store: &Store) -> Client {
@@ -70,16 +70,16 @@ async fn grants_and_connections_are_counted() {
     assert_eq!((stats.pool.most, stats.pool.in_use, stats.pool.waiting), (most, 0, 0), "{stats:?}");
     assert!(stats.pool.idle >= 1, "{stats:?}");
 
-    // One grant more than there are connections for work; each of them hangs.
+    // One call more than there are connections for work; each of them hangs.
     let keys = keys(usize::try_from(most).unwrap());
     let claims: Vec<_> = keys.iter().map(claim).collect();
     store.claim(own, &claims).await.unwrap();
     let mut gate = Gate::close(&database).await;
-    let grants: Vec<_> = keys
+    let calls: Vec<_> = keys
         .iter()
         .map(|key| {
-            let (store, grant) = (store.clone(), grant(key, 0, "p2"));
-            tokio::spawn(async move { store.grant(own, &[grant]).await })
+            let (store, tombstone) = (store.clone(), tombstone(key, GROUP));
+            tokio::spawn(async move { store.tombstone(own, &[tombstone]).await })
         })
         .collect();
     eventually("all but one have a connection", async || {
@@ -88,8 +88,8 @@ async fn grants_and_connections_are_counted() {
     })
     .await;
     gate.open().await;
-    for grant in grants {
-        grant.await.unwrap().unwrap();
+    for call in calls {
+        call.await.unwrap().unwrap();
     }
     eventually("all are given back", async || {
         let pool = store.stats().pool;

@@ -100,7 +100,7 @@ async fn a_read_only_database_is_recognised_everywhere() {
     assert_eq!(store.migrate().await, Err(LockError::ReadOnly));
     assert_eq!(store.register("replica", TTL, None, None).await, Err(LockError::ReadOnly));
     assert_eq!(store.beat(own, &[]).await, Err(LockError::ReadOnly));
-    assert_eq!(store.grant(own, &[grant(&key, 0, "p0")]).await, Err(LockError::ReadOnly));
+    assert_eq!(store.grant(own, grant(&key, 0, "p0")).await, Err(LockError::ReadOnly));
     assert_eq!(store.close(own).await, Err(LockError::ReadOnly));
     assert_eq!(store.read(&[key]).await.unwrap().len(), 1, "reading goes on");
 }
@@ -117,7 +117,7 @@ async fn a_standby_is_read_only_too() {
     server.launch();
     assert_eq!(store.check().await.unwrap().verdict(), Err(LockError::ReadOnly));
     assert_eq!(store.beat(own, &[]).await, Err(LockError::ReadOnly));
-    assert_eq!(store.grant(own, &[grant(&key, 0, "p0")]).await, Err(LockError::ReadOnly));
+    assert_eq!(store.grant(own, grant(&key, 0, "p0")).await, Err(LockError::ReadOnly));
 }
 
 #[tokio::test]
@@ -160,7 +160,7 @@ async fn missing_privileges_are_named() {
     assert_eq!(health.missing_privileges, ["INSERT on term"]);
     // A term enters the history when it ends.
     assert_eq!(grant_one(&guest, own, grant(&key, 0, "p0")).await, granted(1));
-    let refused = guest.grant(own, &[grant(&key, 1, "p1")]).await.unwrap_err();
+    let refused = guest.grant(own, grant(&key, 1, "p1")).await.unwrap_err();
     assert!(matches!(refused, LockError::Privileges { .. }), "{refused}");
     database.sql(&format!("grant insert on leadergroup.term to guest_{}", database.name)).await;
     assert_eq!(guest.check().await.unwrap().verdict(), Ok(()));
@@ -177,7 +177,7 @@ async fn missing_privileges_are_named() {
     missing.sort();
     let function = "EXECUTE on function leadergroup.give_up(uuid,text,uuid)";
     assert_eq!(missing, [function, "UPDATE on lock"], "functions, too");
-    let refused = guest.grant(own, &[grant(&key, 2, "p2")]).await.unwrap_err();
+    let refused = guest.grant(own, grant(&key, 2, "p2")).await.unwrap_err();
     assert!(matches!(refused, LockError::Privileges { .. }), "{refused}");
 }
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use leadergroup_lock::{
-    Changed, LockRow, Refusal, Term,
+    Term,
     admin::{LockInfo, TermInfo, WaiterInfo},
-    controller::{Claimed, Granted, Reassigned},
+    controller::{Claimed, LockRow},
     protocol::Attempt,
 };
 
@@ -48,40 +48,7 @@ impl Bare for Term {
 
 impl Bare for LockRow {
     fn bare(&mut self) {
-        self.lock_timestamp = Timestamp::UNIX_EPOCH;
         self.pending.bare();
-    }
-}
-
-impl Bare for Refusal {
-    fn bare(&mut self) {
-        if let Self::TokenChanged { row } = self {
-            row.bare();
-        }
-    }
-}
-
-impl Bare for Changed {
-    fn bare(&mut self) {
-        if let Self::Refused(refusal) = self {
-            refusal.bare();
-        }
-    }
-}
-
-impl Bare for Granted {
-    fn bare(&mut self) {
-        if let Self::Refused(refusal) = self {
-            refusal.bare();
-        }
-    }
-}
-
-impl Bare for Reassigned {
-    fn bare(&mut self) {
-        if let Self::Refused(refusal) = self {
-            refusal.bare();
-        }
     }
 }
 

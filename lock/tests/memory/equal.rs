@@ -7,14 +7,14 @@ use std::time::Duration;
 use leadergroup_lock::{
     Key, LockError, SessionId, Store, Successor, Token,
     admin::Retention,
-    controller::{Claim, Grant, Granted, Reassignment, Tombstone, Vacate},
+    controller::{Claim, Grant, Reassignment, Tombstone, Vacate},
     protocol::{AcquireRequest, Attempt, Wait},
 };
 
 use crate::bare::Bare;
 use crate::random;
 use crate::stage::{PEERS, Stage, holder};
-use crate::step::{Ask, GROUPS, How, KEYS, Step, steps};
+use crate::step::{Ask, GROUPS, KEYS, Step, steps};
 
 const DELAY: Duration = Duration::from_mins(1);
 const REASON: &str = "model";
@@ -157,13 +157,13 @@ impl Stage {
             }
             Step::Unclaim { by, keys } => {
                 let (own, keys) = (self.slots[by], self.chosen(keys));
-                alike(step, real.unclaim(own, &keys).await, double.unclaim(own, &keys).await);
+                same(step, real.unclaim(own, &keys).await, double.unclaim(own, &keys).await);
             }
             Step::Tombstone { by, group: of, keys, floor } => {
                 let stone = |key| Tombstone { key, group: group(of), floor: Token::new(floor) };
                 let stones: Vec<Tombstone> = self.chosen(keys).into_iter().map(stone).collect();
                 let own = self.slots[by];
-                alike(step, real.tombstone(own, &stones).await, double.tombstone(own, &stones).await);
+                same(step, real.tombstone(own, &stones).await, double.tombstone(own, &stones).await);
             }
             Step::Reassign { key, group: to, behind, floor, force } => {
                 let token = self.token(key, behind.unwrap_or_default()).await;
@@ -175,22 +175,18 @@ impl Stage {
                     reason: REASON.into(),
                     force,
                 };
-                alike(step, real.reassign(&request).await, double.reassign(&request).await);
+                same(step, real.reassign(&request).await, double.reassign(&request).await);
             }
             Step::Grant(ref wanted) => {
                 let own = self.slots[wanted.by];
                 let grant = self.grant(wanted).await;
-                let ask = async |store: &Store| match wanted.how {
-                    How::Batch => store.grant(own, std::slice::from_ref(&grant)).await,
-                    How::Try => store.try_grant(own, std::slice::from_ref(&grant)).await,
-                    How::One => store.grant_one(own, grant.clone()).await.map(|answer: Granted| vec![answer]),
-                };
-                alike(step, ask(&real).await, ask(&double).await);
+                let ask = async |store: &Store| store.grant(own, grant.clone()).await;
+                same(step, ask(&real).await, ask(&double).await);
             }
             Step::Confirm { by, key, behind } => {
-                let terms = [(self.keys[key].clone(), Token::new(self.token(key, behind).await))];
-                let own = self.slots[by];
-                alike(step, real.confirm(own, &terms).await, double.confirm(own, &terms).await);
+                let token = Token::new(self.token(key, behind).await);
+                let (own, key) = (self.slots[by], &self.keys[key]);
+                same(step, real.confirm(own, key, token).await, double.confirm(own, key, token).await);
             }
             Step::Vacate { by, key, behind, one } => {
                 let token = Token::new(self.token(key, behind).await);
@@ -203,8 +199,8 @@ impl Stage {
                 let vacate = self.vacates.get(&key).filter(|_| one).cloned().unwrap_or(fresh);
                 self.vacates.insert(key, vacate.clone());
                 let own = self.slots[by];
-                let ask = async |store: &Store| store.vacate(own, std::slice::from_ref(&vacate)).await;
-                alike(step, ask(&real).await, ask(&double).await);
+                let ask = async |store: &Store| store.vacate(own, vacate.clone()).await;
+                same(step, ask(&real).await, ask(&double).await);
             }
             _ => unreachable!("the other steps are not about groups"),
         }
@@ -258,7 +254,7 @@ impl Stage {
                 let key = &self.keys[key];
                 let answers =
                     (real.release(own, key, token, REASON), double.release(own, key, token, REASON));
-                alike(step, answers.0.await, answers.1.await);
+                same(step, answers.0.await, answers.1.await);
             }
             Step::Publish { by, holder, key, behind, change } => {
                 let row = self.row(key).await;
@@ -282,7 +278,7 @@ impl Stage {
             Step::Force { key, behind } => {
                 let (token, key) = (Token::new(self.token(key, behind).await), &self.keys[key]);
                 let ask = async |store: &Store| store.force_release(key, token, "by force").await;
-                alike(step, ask(&real).await, ask(&double).await);
+                same(step, ask(&real).await, ask(&double).await);
             }
             Step::GiveUp { by, key } => {
                 let Some(asked) = self.asked.get(&(by, key)) else { return };

@@ -65,7 +65,7 @@ async fn time_limits_are_those_of_the_program_and_of_the_server() {
     let (_, store, own) = program(&database).await;
     let timed = async |fate| {
         befalls(&database, "grant", fate);
-        let (start, answer) = (Instant::now(), store.grant(own, &[grant("a", 0)]).await);
+        let (start, answer) = (Instant::now(), store.grant(own, grant("a", 0)).await);
         (answer.unwrap_err(), start.elapsed())
     };
     let client_s = LIMIT + Duration::from_millis(100);
@@ -76,7 +76,7 @@ async fn time_limits_are_those_of_the_program_and_of_the_server() {
     let far = Fate::answered(Duration::from_secs(1), Duration::from_secs(1));
     befalls(&database, "grant", far);
     let start = Instant::now();
-    assert!(matches!(store.grant(own, &[grant("a", 0)]).await.unwrap()[0], Granted::Granted { .. }));
+    assert!(matches!(store.grant(own, grant("a", 0)).await.unwrap(), Granted::Granted { .. }));
     assert_eq!(start.elapsed(), LIMIT, "just in time");
     // Those of connections.
     let unreachable = |error: &LockError| matches!(error, LockError::Unreachable { .. });
@@ -102,17 +102,17 @@ async fn a_lost_answer_leaves_open_what_happened_and_a_repetition_tells() {
     let store = client.store().unwrap();
     befalls_once(&database, "grant", Fate::ANSWER_LOST);
     let first = grant("a", 0);
-    let error = store.grant(own, std::slice::from_ref(&first)).await.unwrap_err();
+    let error = store.grant(own, first.clone()).await.unwrap_err();
     assert!(matches!(error, LockError::Interrupted { .. }), "{error}");
     let token = Granted::Granted { token: Token::new(1) };
-    assert_eq!(store.grant(own, &[first]).await.unwrap(), [token]);
+    assert_eq!(store.grant(own, first).await.unwrap(), token);
     // On one that was idle, the pool repeats it.
     befalls_once(&database, "grant", Fate::ANSWER_LOST);
     let token = Granted::Granted { token: Token::new(2) };
-    assert_eq!(store.grant(own, &[grant("a", 1)]).await.unwrap(), [token]);
+    assert_eq!(store.grant(own, grant("a", 1)).await.unwrap(), token);
     befalls_once(&database, "grant", Fate::UNREACHABLE);
     let token = Granted::Granted { token: Token::new(3) };
-    assert_eq!(store.grant(own, &[grant("a", 2)]).await.unwrap(), [token]);
+    assert_eq!(store.grant(own, grant("a", 2)).await.unwrap(), token);
     assert_eq!(store.history(&key("a"), 10).await.unwrap().len(), 3);
 }
 
@@ -123,7 +123,7 @@ async fn a_statement_that_was_given_up_takes_effect_only_if_its_fate_says_so() {
     for (outlives, token) in [(false, 0), (true, 1)] {
         let late = Fate { request: 5 * LIMIT, outlives, ..Fate::default() };
         befalls_once(&database, "grant", late);
-        let error = store.grant(own, &[grant("a", 0)]).await.unwrap_err();
+        let error = store.grant(own, grant("a", 0)).await.unwrap_err();
         assert!(matches!(error, LockError::Timeout { .. }), "{error}");
         tokio::time::sleep(10 * LIMIT).await;
         assert_eq!(store.read(&[key("a")]).await.unwrap()[0].token.get(), token);
@@ -132,7 +132,7 @@ async fn a_statement_that_was_given_up_takes_effect_only_if_its_fate_says_so() {
     let slow = Fate { work: LIMIT / 2, outlives: true, ..Fate::default() };
     befalls_once(&database, "grant", slow);
     let store = client.store().unwrap();
-    let asking = tokio::spawn(async move { store.grant(own, &[grant("a", 1)]).await });
+    let asking = tokio::spawn(async move { store.grant(own, grant("a", 1)).await });
     tokio::time::sleep(LIMIT / 4).await;
     client.cut();
     assert!(matches!(asking.await.unwrap().unwrap_err(), LockError::Interrupted { .. }));
@@ -150,7 +150,7 @@ async fn errors_of_the_server_are_reported_as_such() {
         ("42P01", LockError::SchemaOld { found: 0, needed: store.check().await.unwrap().program_version }),
     ] {
         befalls(&database, "grant", Fate::ended(End::Refused { code }));
-        assert_eq!(store.grant(own, &[grant("a", 0)]).await.unwrap_err(), expected);
+        assert_eq!(store.grant(own, grant("a", 0)).await.unwrap_err(), expected);
     }
     befalls(&database, "", Fate::default());
     database.set_read_only(true);
@@ -159,7 +159,7 @@ async fn errors_of_the_server_are_reported_as_such() {
     database.set_read_only(false);
     befalls(&database, "grant", Fate { busy: true, ..Fate::default() });
     let busy = Granted::Refused(Refusal::Busy);
-    assert_eq!(store.try_grant(own, &[grant("a", 0)]).await.unwrap(), [busy]);
+    assert_eq!(store.grant(own, grant("a", 0)).await.unwrap(), busy);
     assert_eq!(store.read(&[key("a")]).await.unwrap()[0].token, Token::ZERO);
 }
 
@@ -183,7 +183,7 @@ async fn a_server_that_is_down_cannot_be_reached_and_keeps_its_rows() {
 async fn two_primaries_have_eras_and_tokens_of_their_own() {
     let database = MemoryDatabase::new();
     let (client, store, own) = program(&database).await;
-    store.grant(own, &[grant("a", 0)]).await.unwrap();
+    store.grant(own, grant("a", 0)).await.unwrap();
     let forks = [database.fork(1), database.fork(1)];
     let mut seen = vec![(store.beat(own, &[]).await.unwrap().era, Token::new(1))];
     for fork in &forks {
@@ -191,7 +191,7 @@ async fn two_primaries_have_eras_and_tokens_of_their_own() {
         let still = store.beat(own, &[]).await.unwrap().era;
         assert_eq!(seen.last().unwrap().0, still, "present connections stay");
         client.cut();
-        let granted = store.grant(own, &[grant("a", 0)]).await.unwrap().remove(0);
+        let granted = store.grant(own, grant("a", 0)).await.unwrap();
         let Granted::Granted { token } = granted else { panic!("{granted:?}") };
         assert!(token > Token::new(1), "the lost one is not granted again: {token}");
         seen.push((store.beat(own, &[]).await.unwrap().era, token));
@@ -211,7 +211,7 @@ async fn the_last_commits_can_be_lost_and_their_number_is_known() {
     let before = database.dump();
     store.read(&[key("a")]).await.unwrap();
     assert_eq!(database.commits(), ["register", "claim"], "what only reads is no commit");
-    store.grant(own, &[grant("a", 0)]).await.unwrap();
+    store.grant(own, grant("a", 0)).await.unwrap();
     database.begin_era(1_000);
     assert_eq!(database.commits()[2..], ["grant", "begin era"]);
     assert_eq!(database.fail_over_losing(2), 2);
@@ -230,7 +230,7 @@ async fn the_database_s_clock_may_be_set_and_nothing_follows_from_it() {
     store.beat(own, &[]).await.unwrap();
     database.set_clock_by(SignedDuration::from_hours(-24));
     assert!(store.beat(own, &[]).await.unwrap().alive);
-    store.grant(own, &[grant("a", 0)]).await.unwrap();
+    store.grant(own, grant("a", 0)).await.unwrap();
     assert!(store.info(&key("a")).await.unwrap().unwrap().since < before);
 }
 
@@ -249,7 +249,7 @@ fn run(seed: u64) -> serde_json::Value {
         let (_, store, own) = program(&database).await;
         let mut first = grant("a", 0);
         first.grant = uuid::Uuid::from_u128(1).into();
-        store.grant(own, &[first]).await.unwrap();
+        store.grant(own, first).await.unwrap();
         database.fail_over_losing(1);
         store.beat(own, &[]).await.unwrap();
         let calls = calls.lock().clone();

@@ -7,9 +7,9 @@ use std::time::Duration;
 use futures::{Stream, StreamExt as _};
 use leadergroup_lock::memory::{MemoryClient, MemoryDatabase};
 use leadergroup_lock::{
-    GrantId, Holder, Key, LockError, LockRow, SessionId, Store,
+    GrantId, Holder, Key, LockError, SessionId, Store,
     admin::LONGEST_LIST,
-    controller::{Grant, Hint, Vacate},
+    controller::{Grant, Hint, LockRow, Vacate},
     protocol::{AcquireRequest, EraId},
 };
 use sqlx::AssertSqlSafe;

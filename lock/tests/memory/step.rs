@@ -121,14 +121,6 @@ pub struct Grant {
     pub to: u8,
     /// The last grant of the key once more.
     pub again: bool,
-    pub how: How,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub enum How {
-    Batch,
-    Try,
-    One,
 }
 
 #[derive(Debug, Clone)]
@@ -144,19 +136,9 @@ pub struct Ask {
 }
 
 fn grant() -> impl Strategy<Value = Grant> {
-    let how = prop::sample::select(vec![How::Batch, How::Try, How::One]);
     let group = prop::option::weighted(0.15, 0..GROUPS);
-    (0..SLOTS, key(), group, behind(), floor(), 0..3_u8, prop::bool::weighted(0.2), how).prop_map(
-        |(by, key, group, behind, floor, to, again, how)| Grant {
-            by,
-            key,
-            group,
-            behind,
-            floor,
-            to,
-            again,
-            how,
-        },
+    (0..SLOTS, key(), group, behind(), floor(), 0..3_u8, prop::bool::weighted(0.2)).prop_map(
+        |(by, key, group, behind, floor, to, again)| Grant { by, key, group, behind, floor, to, again },
     )
 }
 

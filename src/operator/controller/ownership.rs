@@ -3,7 +3,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leadergroup_lock::{Changed, Key, LockRow, Refusal, SessionId, controller::Claimed};
+use leadergroup_lock::{
+    Changed, Key, Refusal, SessionId,
+    controller::{Claimed, LockRow},
+};
 
 use super::Controller;
 use crate::{

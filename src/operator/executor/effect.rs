@@ -22,8 +22,8 @@ use crate::{
     telemetry::{LockOperation, LockOutcome, Trace},
 };
 use leadergroup_lock::{
-    self, Changed, Holder, LockError, LockRow, SessionId, Token,
-    controller::{Granted, Tombstone, Vacate},
+    self, Changed, Holder, LockError, SessionId, Token,
+    controller::{Granted, LockRow, Tombstone, Vacate},
 };
 
 /// The pause between the last strip and the promotion, if Services select the role label. It lets the EndpointSlice
@@ -88,7 +88,7 @@ impl From<leadergroup_lock::Refusal> for Failure {
     fn from(refusal: leadergroup_lock::Refusal) -> Self {
         use leadergroup_lock::Refusal as R;
         match refusal {
-            R::TokenChanged { .. } => Self::Rejected(Rejection::Outdated),
+            R::TokenChanged => Self::Rejected(Rejection::Outdated),
             R::Busy => Self::Trouble(Trouble::Lock("the lock's row is busy; trying again".to_owned())),
             R::Unclaimed { .. }
             | R::SessionDead
@@ -215,13 +215,12 @@ impl Call<'_> {
             grant: leadergroup_lock::GrantId::new(),
             reason: "no successor".to_owned(),
         };
-        changed(self.context.store.vacate_one(self.session()?, vacate).await?)?;
+        changed(self.context.store.vacate(self.session()?, vacate).await?)?;
         Ok(Outcome::Vacated)
     }
 
     async fn confirm(&self, token: Token) -> Result<Outcome, Failure> {
-        let key = self.record.key.clone();
-        changed(self.context.store.confirm_one(self.session()?, key, token).await?)?;
+        changed(self.context.store.confirm(self.session()?, &self.record.key, token).await?)?;
         Ok(Outcome::Confirmed)
     }
 
@@ -299,7 +298,7 @@ impl Call<'_> {
             grant: grant.id.into(),
             reason: grant.reason.to_string(),
         };
-        match self.context.store.grant_one(self.session()?, request).await? {
+        match self.context.store.grant(self.session()?, request).await? {
             Granted::Granted { token } => Ok(Outcome::Granted { token: token.get() }),
             Granted::Refused(refusal) => Err(refusal.into()),
         }

@@ -117,8 +117,7 @@ fn spread<'a>(
 /// What the answer of the lock means. A group that may not take its key gets no row, nor that of another group. It
 /// keeps one that is its own already.
 fn first_answer(keys: &KeyRule, group: &Record, claimed: Claimed) -> Answer {
-    let has_no_row =
-        matches!(claimed, Claimed::Missing | Claimed::Tombstone { .. } | Claimed::Foreign { .. });
+    let has_no_row = matches!(claimed, Claimed::Missing | Claimed::Tombstone | Claimed::Foreign { .. });
     match keys.refusal(group).filter(|_| has_no_row) {
         Some(_) if group.is_deleting() => Answer::Buried,
         Some(refusal) => Answer::Refused(refusal.to_string().into()),
@@ -172,7 +171,7 @@ async fn create(
     let answers = store.claim(session, &[claim_of(group, true, predecessor)]).await;
     let answers = answers.map_err(|error| Trouble::Lock(error.to_string()))?;
     match answers.into_iter().next() {
-        Some(Claimed::Tombstone { .. }) => Err(Trouble::Lock(format!(
+        Some(Claimed::Tombstone) => Err(Trouble::Lock(format!(
             "the lock's row says that \"{}\" was deleted, and it exists, perhaps because etcd was restored: delete it, \
              and create it again",
             group.name
@@ -190,7 +189,7 @@ fn claim_of(group: &Record, may_create: bool, supersedes: Option<String>) -> Cla
 /// Whether the claim depends on whether the group still exists.
 fn is_provisional(claimed: &Claimed, group: &Record) -> bool {
     match claimed {
-        Claimed::Missing | Claimed::Tombstone { .. } => true,
+        Claimed::Missing | Claimed::Tombstone => true,
         Claimed::Foreign { group: other } => same_place(other, &group.tag) || group.is_deleting(),
         _ => false,
     }
@@ -231,7 +230,6 @@ mod tests {
     use crate::{api::FINALIZER, operator::executor::fake_api::FakeApi};
 
     const GROUP: &str = "/apis/leadergroup.dev/v1alpha1/namespaces/shop/leadergroups/web";
-    const TAG: &str = "c1/shop/web/u1";
 
     fn object(deleting: bool) -> Value {
         json!({
@@ -255,10 +253,6 @@ mod tests {
         Claimed::Foreign { group: tag.to_owned() }
     }
 
-    fn tombstone(tag: &str) -> Claimed {
-        Claimed::Tombstone { group: tag.to_owned() }
-    }
-
     /// Resolves a claim while the API server has this group, and there is no database: a row cannot be changed.
     async fn resolved(found: Option<Value>, claimed: Claimed) -> Result<Answer, Trouble> {
         let api = FakeApi::with(found.map(|object| (GROUP, object)).into_iter().collect());
@@ -271,7 +265,7 @@ mod tests {
         let by = Claimed::By { session: SessionId::new() };
         for (claimed, present, deleting) in [
             (Claimed::Missing, true, true),
-            (tombstone(TAG), true, true),
+            (Claimed::Tombstone, true, true),
             (foreign("c1/shop/web/u0"), true, true),
             (foreign("c1/shop/db/u1"), false, true),
             (foreign("c2/shop/web/u0"), false, true),
@@ -340,7 +334,7 @@ mod tests {
         let mut successor = object(false);
         successor["metadata"]["uid"] = "u2".into();
         for found in [None, Some(successor)] {
-            for claimed in [Claimed::Missing, tombstone("c1/shop/web/u0"), foreign("c1/shop/web/u0")] {
+            for claimed in [Claimed::Missing, Claimed::Tombstone, foreign("c1/shop/web/u0")] {
                 let answer = resolved(found.clone(), claimed.clone()).await;
                 assert!(matches!(&answer, Ok(Answer::Lock(same)) if **same == claimed), "{answer:?}");
             }
@@ -360,7 +354,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_group_that_is_being_deleted_gets_no_row_but_a_tombstone() {
-        for claimed in [tombstone("c1/shop/web/u0"), foreign("c2/shop/web/u0")] {
+        for claimed in [Claimed::Tombstone, foreign("c2/shop/web/u0")] {
             let answer = resolved(Some(object(true)), claimed).await;
             assert!(matches!(answer, Ok(Answer::Buried)), "{answer:?}");
         }

@@ -1,6 +1,9 @@
 use std::collections::BTreeSet;
 
-use leadergroup_lock::{Key, LockRow, Token, controller::Peer, protocol::PROTOCOL};
+use leadergroup_lock::{
+    Key, Token,
+    controller::{LockRow, Peer},
+};
 
 use super::*;
 use crate::{
@@ -49,9 +52,7 @@ fn row(session: SessionId) -> LockRow {
         confirmed: true,
         session: Some(session),
         group: String::new(),
-        protocol: PROTOCOL,
         pending: Vec::new(),
-        lock_timestamp: jiff::Timestamp::UNIX_EPOCH,
         tombstone: false,
     }
 }

@@ -301,8 +301,8 @@ impl Stage {
             }
             Honest::Vacate { group } => {
                 let (group, token) = (KEYS[group], token(KEYS[group]));
-                let answer = self.store.vacate(operator, &[vacate(&key(group), token)]).await.unwrap();
-                assert_eq!(answer, [Changed::Done]);
+                let answer = self.store.vacate(operator, vacate(&key(group), token)).await.unwrap();
+                assert_eq!(answer, Changed::Done);
             }
             Honest::Ask { key: number } => {
                 let name = KEYS[number];

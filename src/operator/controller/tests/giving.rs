@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::watcher;
-use leadergroup_lock::{LockError, LockRow, Token};
+use leadergroup_lock::{LockError, Token, controller::LockRow};
 use serde_json::json;
 use uuid::Uuid;
 

@@ -1,8 +1,10 @@
 //! The objects of the tests: groups of three pods, of which the first is active, and the lock's rows of these groups.
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use leadergroup_lock::{Holder, Key, LockRow, SessionId, Token, controller::Claimed, protocol::PROTOCOL};
+use leadergroup_lock::{
+    Holder, Key, SessionId, Token,
+    controller::{Claimed, LockRow},
+};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -49,9 +51,7 @@ pub(super) fn row(group: usize, session: SessionId) -> LockRow {
         confirmed: true,
         session: Some(session),
         group: String::new(),
-        protocol: PROTOCOL,
         pending: Vec::new(),
-        lock_timestamp: Timestamp::UNIX_EPOCH,
         tombstone: false,
     }
 }

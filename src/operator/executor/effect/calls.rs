@@ -124,7 +124,7 @@ fn a_replica_stops_working_for_a_row_that_is_no_longer_its_own_or_that_it_does_n
     use leadergroup_lock::Refusal as R;
     let session = Some(SessionId::new());
     for (refusal, what) in [
-        (R::TokenChanged { row: None }, "outdated"),
+        (R::TokenChanged, "outdated"),
         (R::Busy, "failed"),
         (R::Unclaimed { session }, "not the owner"),
         (R::SessionDead, "not the owner"),
