@@ -5,6 +5,7 @@
 
 mod acquire;
 mod application;
+mod backup;
 mod bank;
 mod batches;
 mod campaign;
