@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that the crate leadergroup-lock compiles for macOS and Windows, and that the plugin of kubectl is also linked, with
-# the C compiler and the linker of Zig. They are not run there.
+# Checks that the crate leadergroup-lock compiles for macOS and Windows, and that the plugin of kubectl is also linked,
+# with Zig as C compiler and linker. They are not run there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/release/zig.sh
