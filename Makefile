@@ -16,7 +16,7 @@ CRD := crds/leadergroups.yaml
 CHART := charts/leadergroup
 
 # All targets that run cargo.
-demo test check agent linearizable mutants mutants-generated fuzz random-faults simulate nightly cluster cluster-down build-cluster build lint unit e2e chart crd bench bench-lock bench-lock-docs \
+demo test check agent linearizable mutants mutants-generated fuzz random-faults simulate nightly cluster cluster-down build-cluster build lint unit e2e chart crd publish-check check-platforms bench bench-lock bench-lock-docs \
   bench-fleet bench-fleet-docs bench-fleet-short bench-failover bench-failover-docs bench-quiet bench-peers docs e2e-build release: | own-target
 
 ##@ Demo and tests
@@ -54,7 +54,7 @@ check: fmt-check ## Run the fast checks: formatting, lints, unit tests
 	scripts/check-files.sh
 
 .PHONY: check-platforms
-check-platforms: ## Check that the lock's crate compiles for macOS and Windows, with the C compiler of Zig
+check-platforms: ## Check that the lock's crate and the plugin build for macOS and Windows, with Zig
 	scripts/check-platforms.sh
 
 ##@ Test cluster
@@ -93,6 +93,14 @@ release-test-registry: ## Push what `make release` has made to a registry on thi
 release-test: root prerequisites release-test-registry e2e-build ## The same, and install the release on the test cluster
 	"$(E2E)" build
 	scripts/release/test-cluster.sh
+
+.PHONY: containerfile
+containerfile: root ## Build the images of the Containerfile without a registry, and run them; FULL=1 with optimisations
+	FULL="$(FULL)" scripts/release/test-containerfile.sh
+
+.PHONY: publish-check
+publish-check: ## Package the lock's crate as it would be published, and build it from the package
+	cargo publish --dry-run --locked --allow-dirty --package leadergroup-lock
 
 .PHONY: semver
 semver: ## Compare the public face of the lock's crate with that of the last release, or of BASELINE=<revision>

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The long tests: new seeds of the simulation and of the lock's models, a shard of the planted faults and of the generated
-# changes, new cases of the property tests, a long scenario, and random faults on the cluster. All steps run even if one
-# fails. Ends with one page about them. A night takes less than two hours.
+# changes, new cases of the property tests, what only releases and other platforms need, a long scenario, and random
+# faults on the cluster. All steps run even if one fails. Ends with one page about them. A night takes less than two hours.
 #
 # What needs the cluster runs one after the other, and all other steps run beside it and give way.
 set -euo pipefail
@@ -40,6 +40,11 @@ if [[ ${1:-} == computing ]]; then
     cargo test --workspace --test lock -- model hostile
   step "linearizable histories" make linearizable SEED="$NIGHT"
   step "untrusted input" env CASES="${CASES:-20000}" SEED="$NIGHT" make fuzz
+  step "macOS and Windows" make check-platforms
+  step "the package of the lock" make publish-check
+  # Before the first release there is nothing to compare with, and this only shows that the comparison works.
+  step "the public face of the lock" make semver BASELINE="$(git describe --tags --abbrev=0 --match 'v*' 2>/dev/null || echo HEAD)"
+  step "the Containerfile" make containerfile
   exit "$failed"
 fi
 
@@ -49,11 +54,12 @@ mkdir -p "$folder"
 beside "the steps that only compute" 19 scripts/nightly.sh computing
 
 # Through make, which fails if no scenario has the name. All of them take too long for one night.
-case $((NIGHT % 4)) in
+case $((NIGHT % 5)) in
   0) step "clients of many changes" env LEADERGROUP_CLIENTS_CHANGES=200 make e2e SCENARIO=clients_view ;;
   1) step "programs of many changes" env LEADERGROUP_PROGRAM_CHANGES=200 make e2e SCENARIO=exactly_one ;;
   2) step "deletions in all orders" make e2e SCENARIO=deletions ;;
   3) step "the examples with agents" make e2e SCENARIO=examples ;;
+  4) step "the loss of the database" make e2e SCENARIO=database_lost ;;
 esac
 # The page must not show the run of an earlier night.
 run=$CARGO_TARGET_DIR/random-faults.json

@@ -17,7 +17,7 @@ git ls-files -z | tar --null --files-from - --create --file - | tar --extract --
 cd "$work"
 # What tests need would turn on features that a program was built without.
 sed -i 's/, "e2e"\]/]/; /^\[dev-dependencies\]/,/^\[/{/^\[dev-dependencies\]/d; /^\[/!d}' Cargo.toml
-while read -r name package _ options; do
+while read -r name package _ _ options; do
   find . -name '*.cdx.json' -delete
   # shellcheck disable=SC2086 # the options are words
   "$program" cyclonedx --quiet --format json --spec-version 1.5 --describe binaries --no-build-deps \

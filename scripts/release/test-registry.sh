@@ -21,6 +21,8 @@ echo "==> the files"
 (cd dist && sha256sum --check --quiet SHA256SUMS)
 [[ "$("dist/bin/$platform/leadergroup" version)" == "leadergroup $version" ]] || fail "the operator is not $version"
 [[ "$("dist/bin/$platform/leadergroup-agent" --version)" == "leadergroup-agent $version" ]] || fail "the agent is not $version"
+[[ "$("dist/bin/$platform/kubectl-leadergroup" --version)" == "kubectl-leadergroup $version" ]] || fail "the plugin is not $version"
+scripts/release/check-dist.py "$version"
 # Nothing tells where, and by whom, a program was built.
 for program in dist/bin/*/*; do
   ! grep --text --only-matching --max-count=1 -F -e "$PWD/" -e "$HOME/" -e "$CARGO_TARGET_DIR/" "$program" ||

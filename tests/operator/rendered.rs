@@ -172,13 +172,11 @@ fn pods_name_no_ids_on_openshift_or_if_they_are_left_out() {
 }
 
 #[test]
-fn all_pods_but_the_databases_run_on_linux_unless_the_values_say_otherwise() {
+fn all_pods_run_on_linux_unless_the_values_say_otherwise() {
     for (name, objects) in renderings("test") {
         for object in &objects {
             let Some(pod) = pod(object) else { continue };
-            // An upgrade must not restart the database, so the chart adds nothing to what its values say.
-            let anywhere = name == "minimal" || object["kind"] == "StatefulSet" && name != "everything";
-            let wanted = if anywhere { Value::Null } else { "linux".into() };
+            let wanted = if name == "minimal" { Value::Null } else { "linux".into() };
             let chosen = pod.pointer("/spec/nodeSelector/kubernetes.io~1os").cloned().unwrap_or_default();
             assert_eq!(chosen, wanted, "{name}: {} {}", object["kind"], object["metadata"]["name"]);
         }
