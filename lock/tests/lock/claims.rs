@@ -124,7 +124,7 @@ async fn a_newer_program_s_row_is_left_alone() {
     assert_eq!(row(&store, &key).await.session, None);
     database.sql(&format!("update leadergroup.lock set session = '{own}'")).await;
     let newer = Changed::Refused(Refusal::ProtocolNewer { protocol: 99 });
-    assert_eq!(store.unclaim(own, std::slice::from_ref(&key)).await.unwrap(), [newer.clone()]);
+    assert_eq!(store.unclaim(own, std::slice::from_ref(&key)).await.unwrap(), std::slice::from_ref(&newer));
     assert_eq!(store.confirm(own, &key, Token::ZERO).await.unwrap(), newer);
     assert_eq!(store.vacate(own, vacate(&key, 0)).await.unwrap(), newer);
 }

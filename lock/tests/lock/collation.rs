@@ -134,7 +134,7 @@ async fn keys_are_told_apart(store: &Store) {
     let claims: Vec<_> = NAMES.iter().map(|name| claim(&key(&format!("group's {name}")))).collect();
     assert_eq!(store.claim(own, &claims).await.unwrap().len(), NAMES.len());
     let grants: Vec<_> = NAMES.iter().map(|name| grant(&key(&format!("group's {name}")), 0, name)).collect();
-    assert_eq!(grant_all(&store, own, &grants).await, vec![granted(1); NAMES.len()]);
+    assert_eq!(grant_all(store, own, &grants).await, vec![granted(1); NAMES.len()]);
     let rows = store.rows_of(own).await.unwrap();
     let holders: Vec<_> = rows.iter().filter_map(|row| row.holder.clone()).collect();
     assert_eq!(holders, NAMES.map(|name| format!("uid-{name}")));

@@ -122,7 +122,7 @@ async fn changes_of_a_dead_session_have_no_effect() {
     assert_eq!(grant_one(&store, own, grant(&key, 1, "p1")).await, Granted::Refused(Refusal::SessionDead));
     assert_eq!(store.confirm(own, &key, Token::new(1)).await.unwrap(), dead);
     assert_eq!(store.vacate(own, vacate(&key, 1)).await.unwrap(), dead);
-    assert_eq!(store.tombstone(own, &[tombstone(&key, GROUP)]).await.unwrap(), [dead.clone()]);
+    assert_eq!(store.tombstone(own, &[tombstone(&key, GROUP)]).await.unwrap(), std::slice::from_ref(&dead));
     assert_eq!(store.unclaim(own, std::slice::from_ref(&key)).await.unwrap(), [dead]);
     assert_eq!(store.claim(own, &[claim(&key)]).await, Err(LockError::SessionDead));
     assert!(!store.beat(own, &[]).await.unwrap().alive, "a late heartbeat does not bring it back");
