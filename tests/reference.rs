@@ -252,7 +252,9 @@ fn metrics() -> String {
         let labels = labels(&text, name).into_iter().map(|label| code(&label)).collect::<Vec<_>>().join(", ");
         rows.push(vec![code(&shown), kind.to_owned(), labels, prose(help.trim_end_matches('.'))]);
     }
-    for name in registered() {
+    let registered = registered();
+    assert!(registered.len() > 20, "the sources are not understood: {registered:?}");
+    for name in registered {
         let is_shown = rows.iter().any(|row| row[0].contains(&format!("leadergroup_{name}")));
         assert!(is_shown, "{name} is registered, but `exposition` does not make it happen");
     }
