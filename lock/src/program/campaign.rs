@@ -43,9 +43,9 @@ impl Client {
 
     /// Campaigns for the key, works while it holds the key, and campaigns again, in an endless loop: after the work has
     /// returned, after the key was lost, and after the database has failed. Between two terms it pauses for a moment,
-    /// so that others get their turn. To resign for good, drop the future. Never returns `Ok`; returns an error if the key
-    /// belongs to a group, or the client was shut down. All other errors are logged as warnings, and it tries again, also where only
-    /// an administrator can help (missing privileges, a schema that is too new).
+    /// so that others get their turn. To resign for good, drop the future. Never returns `Ok`; returns an error if the
+    /// key belongs to a group, or the client was shut down. All other errors are logged as warnings, and it tries
+    /// again, also where only an administrator can help (missing privileges, a schema that is too new).
     ///
     /// ```no_run
     /// # async fn example(client: leadergroup_lock::Client) -> Result<(), Box<dyn std::error::Error>> {

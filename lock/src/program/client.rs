@@ -23,8 +23,8 @@ use crate::{
 };
 
 /// A program that holds locks. Cheap to clone; a clone is the same holder. Tasks that share a client, or have clones of
-/// it, exclude each other, unless it is [reentrant](ClientConfig::reentrant). Dropping the last clone stops the heartbeat.
-/// Its keys become free after the ttl, including those whose guards were dropped just before.
+/// it, exclude each other, unless it is [reentrant](ClientConfig::reentrant). Dropping the last clone stops the
+/// heartbeat. Its keys become free after the ttl, including those whose guards were dropped just before.
 /// [`shutdown`](Self::shutdown) frees everything at once, also keys of guards that other tasks still have: stop their
 /// work before.
 ///
@@ -134,8 +134,8 @@ impl Client {
     ///
     /// The wait ends after `wait`, which may be [`Duration::MAX`]. It takes longer if something is being observed at
     /// that time before anyone can get the key, in the cases and for as long as [`try_lock`](Self::try_lock) says: with
-    /// a `lock_delay` of ten minutes, up to ten minutes. Turn off [`confirm_death`](ClientConfig::confirm_death), or put
-    /// a `timeout` around the call, if it must end in time.
+    /// a `lock_delay` of ten minutes, up to ten minutes. Turn off [`confirm_death`](ClientConfig::confirm_death), or
+    /// put a `timeout` around the call, if it must end in time.
     pub async fn lock(&self, key: &Key, wait: Duration) -> Result<Guard, ClientError> {
         self.wait_in_queue(key, Some(wait)).await
     }

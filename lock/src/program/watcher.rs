@@ -11,8 +11,8 @@ use crate::session::lookout::SHORTEST_SLEEP;
 use crate::{Guard, Key, Token};
 
 /// Observes a key that is held, apart from its [`Guard`]: in another task, or in a part of the program that has to stop
-/// when the key is lost. It keeps neither the key nor the client: after the last guard has been released or dropped, the
-/// key counts as lost.
+/// when the key is lost. It keeps neither the key nor the client: after the last guard has been released or dropped,
+/// the key counts as lost.
 ///
 /// ```no_run
 /// # async fn example(guard: leadergroup_lock::Guard) {
