@@ -202,9 +202,15 @@ async fn a_check_says_whether_programs_can_use_the_lock() {
     assert_eq!((&found["usable"], &found["problem"]), (&json!(true), &Value::Null));
     let counts = ["livingSessions", "locks", "held", "waiting"].map(|name| found[name].as_u64().unwrap());
     assert_eq!(counts, [1, 3, 1, 0]);
+    assert_eq!(found["publications"], json!([]));
     assert!(found["roundTripMs"].as_f64().unwrap() > 0.0 && found["schema"] == found["schemaOfThisProgram"]);
     let lines = text(&database, &["check"]);
     assert!(lines.contains("usable:             yes") && lines.contains("3, 1 of them held"), "{lines}");
+
+    database.sql("create publication everything for all tables").await;
+    assert_eq!(json_of(&database, &["check"])["publications"], json!(["everything"]));
+    let lines = text(&database, &["check"]);
+    assert!(lines.contains("everything (do not replicate the schema leadergroup logically)"), "{lines}");
 
     database.sql("revoke insert on leadergroup.session from app").await;
     let failed = run(&database, &["check", "-o", "json"]);

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use leadergroup_lock::{
-    Client, ClientConfig, ClientError, DatabaseConfig, Guard, Key, Store, Successor, Transferred,
+    Client, ClientConfig, ClientError, DatabaseConfig, Guard, Key, Released, Store, Successor, Transferred,
 };
 use tokio::task::JoinHandle;
 
@@ -55,7 +55,9 @@ pub async fn run(url: &str) -> Result<Vec<String>, Box<dyn Error>> {
         println!("{name} has it in term {}", guard.token());
         served.push(name.to_owned());
         // Dropping the guard would do the same in the background.
-        guard.release().await?;
+        if guard.release().await? == Released::WasLost {
+            println!("it had lost it before");
+        }
     }
     client.shutdown().await?;
     Ok(served)

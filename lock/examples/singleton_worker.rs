@@ -45,7 +45,7 @@ pub async fn run<W: Future<Output = ()>>(
         work(guard.token().get()).await;
     });
     tokio::select! {
-        error = campaign => return Err(error.into()),
+        ended = campaign => match ended? {},
         () = stop => println!("stopping"),
     }
     // The next copy gets the lock at once, instead of after the ttl.

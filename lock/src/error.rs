@@ -63,7 +63,7 @@ pub enum LockError {
     /// The server refused user, password or database.
     #[error(
         "PostgreSQL at {endpoint} refused the login: {detail}; check user, password (`password_file` wins over the \
-         URL) and database name, and pg_hba.conf on the server"
+         URL) or `provider`, database name, and pg_hba.conf on the server"
     )]
     Login {
         /// Host, port and database.
@@ -179,6 +179,10 @@ pub enum LockError {
 /// The SQLSTATE for a full lock table, among others.
 const OUT_OF_MEMORY: &str = "53200";
 
+/// The classes of SQLSTATE that may pass without any change: a broken connection, a transaction that was chosen as a
+/// victim, a lack of resources, an object in another state, an intervention, an error of the system.
+const TEMPORARY: [&str; 6] = ["08", "40", "53", "55", "57", "58"];
+
 impl LockError {
     /// Whether the server's lock table was full. There is one for the whole server, with some thousands of entries by
     /// default. Each key that changes hands, and each that is created, needs an entry until its statement has ended, so
@@ -191,20 +195,29 @@ impl LockError {
         }
     }
 
-    /// Whether the same call may succeed a little later without any change.
+    /// Whether the same call may succeed a little later without any change. [`Client::lock`](crate::Client::lock) waits
+    /// through these errors. They include a database that accepts no writes, because a standby may be promoted, and of
+    /// the server's errors the SQLSTATE classes 08, 40, 53, 55, 57 and 58.
     pub fn is_temporary(&self) -> bool {
         match self {
             Self::Timeout { .. }
             | Self::Interrupted { .. }
             | Self::Unreachable { .. }
             | Self::Provider { .. }
-            | Self::NoConnection { .. } => true,
-            // A standby may be promoted.
-            Self::NoHost { hosts } => {
-                hosts.iter().any(|(_, error)| *error == Self::ReadOnly || error.is_temporary())
-            }
-            // Others may need fewer entries a little later.
-            error => error.is_out_of_locks(),
+            | Self::NoConnection { .. }
+            | Self::ReadOnly => true,
+            Self::NoHost { hosts } => hosts.iter().any(|(_, error)| error.is_temporary()),
+            Self::Database { code, .. } => TEMPORARY.iter().any(|class| code.starts_with(class)),
+            Self::Config { .. }
+            | Self::Invalid { .. }
+            | Self::Tls { .. }
+            | Self::Login { .. }
+            | Self::File { .. }
+            | Self::StatementPooling { .. }
+            | Self::SchemaOld { .. }
+            | Self::SchemaNew { .. }
+            | Self::Privileges { .. }
+            | Self::SessionDead => false,
         }
     }
 
@@ -327,4 +340,34 @@ fn reasons(hosts: &[(String, LockError)]) -> String {
 /// The TLS library reports some failures of the handshake as I/O errors.
 fn is_tls(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::InvalidData
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn database(code: &str) -> LockError {
+        LockError::Database { statement: "acquire", code: code.to_owned(), message: String::new() }
+    }
+
+    #[test]
+    fn what_may_pass_by_itself_is_temporary() {
+        let one_of_two = [("a".to_owned(), LockError::SessionDead), ("b".to_owned(), LockError::ReadOnly)];
+        for error in [
+            LockError::ReadOnly,
+            LockError::NoHost { hosts: one_of_two.to_vec() },
+            database("53100"),
+            database(OUT_OF_MEMORY),
+            database("40001"),
+            database("40P01"),
+            database("55006"),
+            database("58030"),
+        ] {
+            assert!(error.is_temporary(), "{error}");
+        }
+        let privileges = LockError::Privileges { detail: String::new() };
+        for error in [database("42601"), database("none"), privileges, LockError::SessionDead] {
+            assert!(!error.is_temporary(), "{error}");
+        }
+    }
 }

@@ -91,7 +91,8 @@ pub use program::{
     client::Client,
     guard::{Guard, Transferred},
     held_term::Released,
-    reason::{ClientError, Reason},
+    reason::{ClientError, Reason, Tried},
+    watcher::Watcher,
 };
 #[cfg(feature = "prometheus-client")]
 pub use prometheus::LockMetrics;

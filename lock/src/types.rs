@@ -1,6 +1,7 @@
 //! The values of the lock: keys, tokens, sessions, holders, rows.
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -57,6 +58,28 @@ impl TryFrom<String> for Key {
     }
 }
 
+impl TryFrom<&str> for Key {
+    type Error = LockError;
+
+    fn try_from(text: &str) -> Result<Self, LockError> {
+        Self::new(text)
+    }
+}
+
+impl FromStr for Key {
+    type Err = LockError;
+
+    fn from_str(text: &str) -> Result<Self, LockError> {
+        Self::new(text)
+    }
+}
+
+impl AsRef<str> for Key {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
 impl From<Key> for String {
     fn from(key: Key) -> Self {
         key.0
@@ -97,6 +120,12 @@ impl Token {
     }
 }
 
+impl From<Token> for i64 {
+    fn from(token: Token) -> Self {
+        token.0
+    }
+}
+
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -129,6 +158,12 @@ macro_rules! uuid_newtype {
             }
         }
 
+        impl From<$name> for Uuid {
+            fn from(id: $name) -> Self {
+                id.0
+            }
+        }
+
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 self.0.fmt(f)
@@ -155,8 +190,8 @@ uuid_newtype! {
     EraId
 }
 
-/// The holder of a key. The three texts are opaque to the lock. A [`Client`](crate::Client) has a random `uid`, an
-/// empty namespace, and the name in its settings; the operator stores a pod's UID, namespace and name.
+/// The holder of a key. The three texts are opaque to the lock. A [`Client`](crate::Client) has a random `uid`,
+/// the namespace `program`, and the name in its settings; the operator stores a pod's UID, namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Holder {
     /// Identity: never reused for another holder.
@@ -169,6 +204,7 @@ pub struct Holder {
 
 /// One grant of a key to a holder, as the history keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Term {
     /// The token granted.
     pub token: Token,

@@ -65,7 +65,7 @@ fn a_key_goes_from_thread_to_thread() {
     assert!(held.held_until().unwrap() > monotonic());
     assert!(two.try_lock(&key()).unwrap().is_none());
     let late = two.lock(&key(), Duration::from_millis(50)).unwrap_err();
-    assert!(late.to_string().contains("could not be acquired within 50ms"), "{late}");
+    assert!(late.to_string().contains("could not be acquired within "), "{late}");
     let waiters = |count| move || number(database, "select count(*) from leadergroup.waiter") == count;
     eventually("its place is given up", waiters(0));
     std::thread::scope(|threads| {
@@ -161,7 +161,7 @@ fn a_campaign_goes_on_after_a_loss_and_ends_with_the_client() {
     let (database, store) = migrated();
     let client = client(&store, "candidate");
     let mut terms = Vec::new();
-    let error = client.campaign(&key(), |guard| {
+    let Err(error) = client.campaign(&key(), |guard| {
         terms.push(guard.token().get());
         match terms.len() {
             1 => {

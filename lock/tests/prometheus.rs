@@ -69,7 +69,7 @@ async fn a_scrape_shows_what_a_client_did() {
     });
     let waiters = "select count(*) from leadergroup.waiter";
     eventually("it waits", async || database.number(waiters).await == 1).await;
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     let handed = waiting.await.unwrap();
     eventually("heartbeats are observed", async || {
         Scrape::of(&registry).count("heartbeat_lag_seconds") >= 2.0

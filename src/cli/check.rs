@@ -67,6 +67,7 @@ impl Found {
             "schemaNeeds": self.health.as_ref().and_then(|health| health.works_with),
             "schemaOfThisProgram": self.health.as_ref().map(|health| health.program_version),
             "missingPrivileges": self.health.as_ref().map(|health| &health.missing_privileges),
+            "publications": self.health.as_ref().map(|health| &health.publications),
             "livingSessions": self.summary.map(|summary| summary.living_sessions),
             "locks": self.summary.map(|summary| summary.locks),
             "held": self.summary.map(|summary| summary.held),
@@ -90,6 +91,13 @@ impl Found {
                 ("schema", format!("{schema} (this program has {})", health.program_version)),
                 ("missing privileges", if missing.is_empty() { "none".to_owned() } else { missing }),
             ]);
+            if !health.publications.is_empty() {
+                let names = health.publications.join(", ");
+                all.push((
+                    "replicated by",
+                    format!("{names} (do not replicate the schema leadergroup logically)"),
+                ));
+            }
         }
         if let Some(summary) = self.summary {
             all.extend([

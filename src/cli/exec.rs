@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::process_group::{ProcessGroup, StartError, status_of};
 use crate::api::HumanDuration;
 use crate::config::{SettingsArgs, in_settings};
-use leadergroup_lock::{Client, ClientConfig, ClientError, Guard, Key, LockError, Store, monotonic};
+use leadergroup_lock::{Client, ClientConfig, ClientError, Guard, Key, LockError, Store, Tried, monotonic};
 
 /// The lock could not be acquired: `EX_TEMPFAIL` of sysexits.h.
 pub const EXIT_NOT_HELD: u8 = 75;
@@ -199,8 +199,8 @@ async fn acquire(
     let wait = wait.map_or(FOR_EVER, |wait| wait.0);
     if wait.is_zero() {
         return Ok(match client.try_lock_or_why(key).await? {
-            Ok(guard) => Some(guard),
-            Err(reason) => {
+            Tried::Held(guard) => Some(guard),
+            Tried::NotHeld(reason) => {
                 let reason = in_settings(&reason.to_string());
                 eprintln!("leadergroup: the lock \"{key}\" is not available: {reason}");
                 None

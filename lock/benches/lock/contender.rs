@@ -108,7 +108,7 @@ impl Contender {
     pub(crate) async fn release(&mut self, key: &Key) -> Result<()> {
         let (kind, connection, holder) = match self {
             Self::Ours { guard, .. } | Self::Task { guard, .. } => {
-                guard.take().context("released without being held")?.release().await?;
+                let _ = guard.take().context("released without being held")?.release().await?;
                 return Ok(());
             }
             Self::Rival { kind, connection, holder } => (kind, connection, holder),

@@ -83,7 +83,7 @@ async fn measure(bench: &Bench, bystanders: usize) -> Result<(Latencies, Latenci
         let began = Instant::now();
         let released = tokio::spawn(held.release());
         let (guard, returned) = waiter.await?;
-        released.await??;
+        let _ = released.await??;
         held = guard?;
         let committing = Instant::now();
         commits.execute("update bare set n = n + 1").await?;
@@ -98,7 +98,7 @@ async fn measure(bench: &Bench, bystanders: usize) -> Result<(Latencies, Latenci
             break;
         }
     }
-    held.release().await?;
+    let _ = held.release().await?;
     for client in others.into_iter().chain(clients) {
         client.shutdown().await?;
     }

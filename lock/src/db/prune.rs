@@ -58,6 +58,7 @@ impl Default for Retention {
 
 /// What [`Store::prune`] removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Pruned {
     /// The number of terms of the history, without those of removed keys.
     pub terms: u64,

@@ -55,6 +55,9 @@ pub struct Health {
     pub program_version: u32,
     /// Privileges that the role lacks, in words; empty if it lacks none.
     pub missing_privileges: Vec<String>,
+    /// Publications that replicate the tables of the lock, or will do so once they are there. The lock works here, but
+    /// replication into a database that has the schema stops, or grants tokens again.
+    pub publications: Vec<String>,
     /// How long the check took.
     pub round_trip: Duration,
 }
@@ -127,6 +130,7 @@ impl Store {
             works_with: None,
             program_version: VERSION,
             missing_privileges: get(row, "missing")?,
+            publications: get(row, "publications")?,
             round_trip: start.elapsed(),
         };
         if get(row, "has_schema")? && health.missing_privileges.is_empty() {
@@ -148,6 +152,12 @@ impl Store {
         let health = self.check().await?;
         if !health.writable {
             return Err(LockError::ReadOnly);
+        }
+        if !health.publications.is_empty() {
+            tracing::warn!(
+                publications = health.publications.join(", "),
+                "logical replication must not include the schema `leadergroup`; publish other tables or schemas by name"
+            );
         }
         match health.verdict() {
             Ok(()) => return Ok(()),

@@ -144,6 +144,7 @@ impl Transaction<'_> {
             "writable": !self.read_only,
             "has_schema": true,
             "missing": [],
+            "publications": [],
         })]
     }
 

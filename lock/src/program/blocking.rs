@@ -24,6 +24,7 @@
 //! Use the async [`Client`](crate::Client) there. The calls of this module also work on a thread of an async runtime,
 //! and do not panic, but they block that thread and the tasks on it.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
@@ -33,7 +34,8 @@ use tokio::sync::{Mutex, oneshot};
 use tokio::time::{Instant, timeout};
 
 use crate::{
-    ClientConfig, ClientError, Key, Leader, LockError, Reason, Released, Store, Successor, Token, Transferred,
+    ClientConfig, ClientError, Key, Leader, LockError, Released, Store, Successor, Token, Transferred, Tried,
+    Watcher,
 };
 
 /// A runtime on its own thread.
@@ -103,13 +105,16 @@ impl Client {
     }
 
     /// The same, with the reason if the key was not acquired, as [`crate::Client::try_lock_or_why`].
-    pub fn try_lock_or_why(&self, key: &Key) -> Result<Result<Guard, Reason>, ClientError> {
+    pub fn try_lock_or_why(&self, key: &Key) -> Result<Tried<Guard>, ClientError> {
         let (client, key) = (self.client.clone(), key.clone());
-        let guard = self.background.wait(async move { client.try_lock_or_why(&key).await })?;
-        Ok(guard.map(|guard| self.guard(guard)))
+        let tried = self.background.wait(async move { client.try_lock_or_why(&key).await })?;
+        Ok(match tried {
+            Tried::Held(guard) => Tried::Held(self.guard(guard)),
+            Tried::NotHeld(reason) => Tried::NotHeld(reason),
+        })
     }
 
-    /// Waits in the queue for the key, but not for longer than `wait`, as [`crate::Client::lock`].
+    /// Waits in the queue for the key, as [`crate::Client::lock`].
     pub fn lock(&self, key: &Key, wait: Duration) -> Result<Guard, ClientError> {
         let (client, key) = (self.client.clone(), key.clone());
         let guard = self.background.wait(async move { client.lock(&key, wait).await })?;
@@ -118,7 +123,7 @@ impl Client {
 
     /// Waits for the key, works, and releases the key. Unlike the work of [`crate::Client::run_while_held`], a closure
     /// cannot be stopped in the middle. Long work must look at [`Guard::is_lost`] now and then, and return when it is
-    /// true. If the key was lost before the work returned, its result is dropped and the answer is
+    /// true. If the key was lost before it was released, the result is dropped and the answer is
     /// [`ClientError::Lost`].
     pub fn run_while_held<T>(
         &self,
@@ -131,15 +136,13 @@ impl Client {
 
     /// Campaigns for the key, works while it holds the key, and campaigns again, in an endless loop, as
     /// [`crate::Client::campaign`]. As in [`run_while_held`](Self::run_while_held), the work is not stopped.
-    pub fn campaign(&self, key: &Key, mut work: impl FnMut(&Guard)) -> ClientError {
+    pub fn campaign(&self, key: &Key, mut work: impl FnMut(&Guard)) -> Result<Infallible, ClientError> {
         loop {
             let (client, wanted) = (self.client.clone(), key.clone());
             let acquired = self.background.wait(async move { client.lock_whenever(&wanted).await });
             let term = acquired.and_then(|guard| self.guard(guard).run(&mut work));
             let (client, key) = (self.client.clone(), key.clone());
-            if let Some(error) = self.background.wait(async move { client.after_term(&key, term).await }) {
-                return error;
-            }
+            self.background.wait(async move { client.after_term(&key, term).await })?;
         }
     }
 
@@ -195,6 +198,16 @@ impl Guard {
         self.guard.held_until()
     }
 
+    /// For how long the key is certainly held, as [`crate::Guard::remaining`].
+    pub fn remaining(&self) -> Duration {
+        self.guard.remaining()
+    }
+
+    /// An observer of the key for other threads, as [`crate::Guard::watcher`].
+    pub fn watcher(&self) -> Watcher {
+        self.guard.watcher()
+    }
+
     /// Waits until the key is lost, but not for longer than `limit`. Returns whether it is lost.
     pub fn wait_lost(&self, limit: Duration) -> bool {
         let term = self.guard.term();
@@ -233,19 +246,15 @@ impl Guard {
 
     fn run<T>(self, work: impl FnOnce(&Self) -> T) -> Result<T, ClientError> {
         let done = work(&self);
-        if let Some(loss) = self.guard.loss() {
-            return Err(loss);
-        }
-        // A release that fails is repeated in the background.
-        if let Err(error) = self.release() {
-            tracing::debug!(%error, "the lock was not released; trying again");
-        }
+        let Self { guard, background } = self;
+        background.wait(guard.finish())?;
         Ok(done)
     }
 }
 
 /// What an [`Observer`] has seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Seen {
     /// The holder, or what it has published, is another one than before.
     Leader(Leader),

@@ -18,20 +18,20 @@ use crate::session::heartbeat::Heartbeat;
 use crate::session::listen::listen;
 use crate::session::process::{Process, reconcile};
 use crate::{
-    ClientConfig, ClientError, Guard, Holder, Key, LockError, Reason, Store, protocol::Wait,
+    ClientConfig, ClientError, Guard, Holder, Key, LockError, Reason, Store, Tried, protocol::Wait,
     session::settings::SessionConfig,
 };
 
 /// A program that holds locks. Cheap to clone; a clone is the same holder. Tasks that share a client, or have clones of
-/// it, exclude each other, unless it is [reentrant](ClientConfig::reentrant). Dropping the last one stops the
-/// heartbeat, and its keys are free after the ttl, those of guards that were just dropped as well.
+/// it, exclude each other, unless it is [reentrant](ClientConfig::reentrant). Dropping the last clone stops the
+/// heartbeat. Its keys become free after the ttl, including those whose guards were dropped just before.
 /// [`shutdown`](Self::shutdown) frees everything at once, also keys of guards that other tasks still have: stop their
 /// work before.
 ///
 /// ```no_run
 /// # async fn example(store: leadergroup_lock::Store) -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
-/// use leadergroup_lock::{Client, ClientConfig, Key};
+/// use leadergroup_lock::{Client, ClientConfig, Key, Released};
 ///
 /// let config = ClientConfig { name: "report-writer".into(), ..ClientConfig::default() };
 /// let client = Client::connect(store, config).await?;
@@ -40,7 +40,9 @@ use crate::{
 ///     () = guard.lost() => eprintln!("stop: another holder may be working"),
 ///     () = work(guard.token().get()) => {}
 /// }
-/// guard.release().await?;
+/// if guard.release().await? == Released::WasLost {
+///     eprintln!("others may have worked at the same time");
+/// }
 /// client.shutdown().await?;
 /// # Ok(())
 /// # }
@@ -106,39 +108,54 @@ impl Client {
     /// is about to take it, the answer is `None`. Waits for fenced transactions of the last holder, as the
     /// [`FencePolicy`](crate::FencePolicy) says.
     ///
-    /// Usually returns at once. With [`confirm_death`](ClientConfig::confirm_death) (the default) it may take up to the
-    /// ttl of a holder that is probably dead, the rest of a lock delay, or the longest ttl after a failover.
+    /// Usually returns at once. With [`confirm_death`](ClientConfig::confirm_death) (the default) it takes longer if
+    /// something has to be observed before anyone can get the key: the ttl of a holder that has been silent for twice
+    /// as long, the rest of a [`lock_delay`](ClientConfig::lock_delay) of the last holder, or the longest ttl of all
+    /// programs after a failover; each time four [`retry_interval`](ClientConfig::retry_interval)s more, and the time
+    /// that the database takes for its answers.
     pub async fn try_lock(&self, key: &Key) -> Result<Option<Guard>, ClientError> {
-        Ok(self.try_lock_or_why(key).await?.ok())
+        Ok(self.try_lock_or_why(key).await?.held())
     }
 
     /// Like [`try_lock`](Self::try_lock), with the reason if the key was not acquired.
-    pub async fn try_lock_or_why(&self, key: &Key) -> Result<Result<Guard, Reason>, ClientError> {
-        within(trying(key, &self.applicant.holder), self.waiter(key, Wait::No, Some(Duration::ZERO)).run())
-            .await
+    pub async fn try_lock_or_why(&self, key: &Key) -> Result<Tried, ClientError> {
+        let trying = trying(key, &self.applicant.holder);
+        let tried = within(trying, self.waiter(key, Wait::No, Some(Duration::ZERO)).run()).await?;
+        Ok(match tried {
+            Ok(guard) => Tried::Held(guard),
+            Err(reason) => Tried::NotHeld(reason),
+        })
     }
 
-    /// Waits in the queue until this holder gets the key, first come, first served, but not for longer than `wait`,
-    /// which may be [`Duration::MAX`]. If another task of this client has the key, it waits for that one, too (see
-    /// [`reentrant`](ClientConfig::reentrant)). While the database cannot be reached, the request is repeated; if that
-    /// lasts until the end, the error says so. The future may be dropped at any time: it gives up its place in the
-    /// queue.
+    /// Waits in the queue until this holder gets the key, first come, first served. If another task of this client has
+    /// the key, it waits for that one, too (see [`reentrant`](ClientConfig::reentrant)). While the database cannot be
+    /// reached, the request is repeated; if that lasts until the end, the error says so. The future may be dropped at
+    /// any time: it gives up its place in the queue.
+    ///
+    /// The wait ends after `wait`, which may be [`Duration::MAX`]. It takes longer if something is being observed at
+    /// that time before anyone can get the key, in the cases and for as long as [`try_lock`](Self::try_lock) says: with
+    /// a `lock_delay` of ten minutes, up to ten minutes. Turn off [`confirm_death`](ClientConfig::confirm_death), or
+    /// put a `timeout` around the call, if it must end in time.
     pub async fn lock(&self, key: &Key, wait: Duration) -> Result<Guard, ClientError> {
-        let waiter = self.waiter(key, Wait::InQueue, Some(wait));
-        within(waiting(key, &self.applicant.holder), async {
-            let deadline = |reason| ClientError::Deadline { key: key.to_string(), waited: wait, reason };
-            waiter.run().await?.map_err(deadline)
-        })
-        .await
+        self.wait_in_queue(key, Some(wait)).await
     }
 
     /// Waits without a time limit.
     pub(crate) async fn lock_whenever(&self, key: &Key) -> Result<Guard, ClientError> {
-        let waiter = self.waiter(key, Wait::InQueue, None);
+        self.wait_in_queue(key, None).await
+    }
+
+    async fn wait_in_queue(&self, key: &Key, patience: Option<Duration>) -> Result<Guard, ClientError> {
+        let process = &self.applicant.process;
+        let begun = process.now();
+        let waiter = self.waiter(key, Wait::InQueue, patience);
         within(waiting(key, &self.applicant.holder), async {
-            let deadline =
-                |reason| ClientError::Deadline { key: key.to_string(), waited: Duration::MAX, reason };
-            waiter.run().await?.map_err(deadline)
+            waiter.run().await?.map_err(|reason| {
+                // In whole milliseconds: the error is for people.
+                let millis = process.now().saturating_sub(begun).as_millis();
+                let time = Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX));
+                ClientError::Deadline { key: key.to_string(), waited: time, reason }
+            })
         })
         .await
     }

@@ -13,6 +13,9 @@ const TRANSFERRED: &str = "transferred by its holder";
 /// Proof that a key is held. Dropping it releases the key in the background; [`release`](Self::release) waits until
 /// that is done. A [reentrant](crate::ClientConfig::reentrant) holder that took the key more than once holds it until
 /// the last guard is dropped.
+///
+/// A guard does not keep its client alive: when the last clone of the [`Client`](crate::Client) is dropped, heartbeats
+/// stop and the key is lost. Keep a client for as long as its guards.
 #[must_use = "dropping the guard releases the key"]
 pub struct Guard {
     term: Arc<HeldTerm>,
@@ -102,18 +105,29 @@ impl Guard {
         self.term.is_lost()
     }
 
-    /// The error of work that was under way when the key was lost; `None` while it is held.
-    pub(crate) fn loss(&self) -> Option<ClientError> {
-        let ago = self.term.lost_for()?;
-        Some(ClientError::Lost { key: self.key().to_string(), token: self.token(), ago })
-    }
-
     /// Like [`lost`](Self::lost), and returns the error.
     pub(crate) async fn wait_for_loss(&self) -> ClientError {
         loop {
             self.lost().await;
-            if let Some(loss) = self.loss() {
+            if let Some(loss) = self.term.loss() {
                 return loss;
+            }
+        }
+    }
+
+    /// Ends work that has been done under the key, and releases it. An error if the key was lost before that. A release
+    /// that fails is repeated in the background.
+    pub(crate) async fn finish(self) -> Result<(), ClientError> {
+        let term = self.term();
+        if let Some(loss) = term.loss() {
+            return Err(loss);
+        }
+        match self.release().await {
+            Ok(Released::WasLost) => Err(term.loss().unwrap_or_else(|| term.lost_ago(Duration::ZERO))),
+            Ok(_) => Ok(()),
+            Err(error) => {
+                tracing::debug!(key = %term.key, %error, "the lock was not released; trying again");
+                Ok(())
             }
         }
     }
@@ -124,9 +138,15 @@ impl Guard {
         self.term.until()
     }
 
+    /// For how long the key is certainly held, as known at this moment; zero once it is lost. See
+    /// [`held_until`](Self::held_until).
+    pub fn remaining(&self) -> Duration {
+        self.term.remaining()
+    }
+
     /// Completes when the key is lost: the session is dead; its heartbeats have failed for so long that others may soon
-    /// take the key; the key was released by force; or [`max_hold`](crate::ClientConfig::max_hold) has passed. In the
-    /// second case, this is a fifth of the ttl before anyone else can have it: time to stop the work.
+    /// take the key; the key was released by force; or [`max_hold`](crate::ClientConfig::max_hold) has passed. If
+    /// heartbeats failed, this comes a fifth of the ttl before anyone else can have the key: time to stop the work.
     pub async fn lost(&self) {
         self.term.lost().await;
     }

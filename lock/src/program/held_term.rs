@@ -14,12 +14,13 @@ use crate::program::unfinished::{Unfinished, give_up_once_void};
 use crate::session::lookout::SHORTEST_SLEEP;
 use crate::session::process::Process;
 use crate::session::reconcile::{HELD_TOO_LONG, Term, TermRow};
-use crate::{Changed, GrantId, Key, LockError, SessionId, Successor, Token};
+use crate::{Changed, ClientError, GrantId, Key, LockError, SessionId, Successor, Token};
 
 pub(crate) const RELEASED: &str = "released by its holder";
 
 /// The outcome of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "`WasLost` says that others may have held the key during the work"]
 #[non_exhaustive]
 pub enum Released {
     /// The key is free, or already held by the next holder.
@@ -92,6 +93,8 @@ pub(crate) struct HeldTerm {
     /// Released because of `max_hold`, whatever the guards do.
     freed: AtomicBool,
     since: Instant,
+    /// Whether there is, or was, a [`Watcher`](crate::Watcher), which has to learn of the end.
+    pub(crate) watched: AtomicBool,
     /// How often the holder has published something.
     pub(crate) published: AtomicI64,
     /// Where the holder finds the term again, if it is reentrant.
@@ -121,6 +124,7 @@ impl HeldTerm {
             released: AtomicBool::new(false),
             freed: AtomicBool::new(false),
             since: Instant::now(),
+            watched: AtomicBool::new(false),
             published: AtomicI64::new(0),
             shared,
         })
@@ -161,6 +165,16 @@ impl HeldTerm {
         Some(now.saturating_sub(at))
     }
 
+    /// The error of work that was under way when the key was lost; `None` while it is held.
+    pub(crate) fn loss(&self) -> Option<ClientError> {
+        self.lost_for().map(|ago| self.lost_ago(ago))
+    }
+
+    /// The error of work whose key was lost this long ago.
+    pub(crate) fn lost_ago(&self, ago: Duration) -> ClientError {
+        ClientError::Lost { key: self.key.to_string(), token: self.token, ago }
+    }
+
     /// Whether the term has lasted for `max_hold`. No one else gets the key before it is released.
     fn is_overdue(&self) -> bool {
         self.ends_at.is_some_and(|at| at <= self.process.now())
@@ -171,6 +185,16 @@ impl HeldTerm {
         let lease = *self.process.lease.borrow();
         let until = lease.until().filter(|_| lease.session == self.session && !self.is_lost())?;
         Some(self.ends_at.map_or(until, |at| at.min(until)))
+    }
+
+    /// For how long the key is certainly held.
+    pub(crate) fn remaining(&self) -> Duration {
+        self.left_until(self.until())
+    }
+
+    /// The time until then; zero if that is not known.
+    pub(crate) fn left_until(&self, then: Option<Duration>) -> Duration {
+        then.unwrap_or_default().saturating_sub(self.process.now())
     }
 
     /// Whether a heartbeat or two are missing, or little is left of `max_hold`.
@@ -210,7 +234,7 @@ impl HeldTerm {
                 return;
             }
             // The sender lives as long as the term. Check again, whether something changed or the time is over.
-            let left = when(self).unwrap_or_default().saturating_sub(self.process.now());
+            let left = self.left_until(when(self));
             let _ = timeout(left.max(SHORTEST_SLEEP), outlook.changed()).await;
         }
     }
@@ -247,6 +271,9 @@ impl Drop for HeldTerm {
     fn drop(&mut self) {
         if let Some(shared) = &self.shared {
             shared.leave(&self.key, self);
+        }
+        if *self.watched.get_mut() {
+            self.process.lookout.alarm();
         }
         let released = *self.released.get_mut() || *self.freed.get_mut();
         let (gone, overdue) = (self.is_taken(), self.is_overdue());

@@ -15,3 +15,4 @@ pub(crate) mod reason;
 pub(crate) mod trace;
 pub(crate) mod unfinished;
 pub(crate) mod wait;
+pub(crate) mod watcher;

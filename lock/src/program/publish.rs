@@ -40,9 +40,8 @@ impl Store {
 
 impl HeldTerm {
     pub(crate) async fn publish(&self, data: &str) -> Result<(), ClientError> {
-        let lost = |ago| ClientError::Lost { key: self.key.to_string(), token: self.token, ago };
-        if let Some(ago) = self.lost_for() {
-            return Err(lost(ago));
+        if let Some(loss) = self.loss() {
+            return Err(loss);
         }
         // A statement without an answer may be carried out later than the next one.
         let change = self.published.fetch_add(1, Ordering::Relaxed);
@@ -50,7 +49,7 @@ impl HeldTerm {
             return Ok(());
         }
         // The next heartbeat notices the loss.
-        Err(lost(Duration::ZERO))
+        Err(self.lost_ago(Duration::ZERO))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    LockError, Refusal, Token,
+    Guard, LockError, Refusal, Token,
     protocol::{Acquired, Attempt, MOST_WAITERS},
 };
 
@@ -88,6 +88,35 @@ impl Reason {
     }
 }
 
+/// The outcome of a [try](crate::Client::try_lock_or_why).
+#[derive(Debug)]
+#[must_use = "dropping the guard releases the key"]
+pub enum Tried<G = Guard> {
+    /// The key is held.
+    Held(G),
+    /// It is not, for this reason.
+    NotHeld(Reason),
+}
+
+impl<G> Tried<G> {
+    /// The guard, if the key is held.
+    pub fn held(self) -> Option<G> {
+        match self {
+            Self::Held(guard) => Some(guard),
+            Self::NotHeld(_) => None,
+        }
+    }
+}
+
+impl<G> From<Tried<G>> for Result<G, Reason> {
+    fn from(tried: Tried<G>) -> Self {
+        match tried {
+            Tried::Held(guard) => Ok(guard),
+            Tried::NotHeld(reason) => Err(reason),
+        }
+    }
+}
+
 /// Why a key could not be acquired, or why work under it was not done.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -97,7 +126,8 @@ pub enum ClientError {
     Deadline {
         /// The key.
         key: String,
-        /// How long the client waited for it.
+        /// How long the client has really waited: a little longer than asked for, or much longer if it had to observe
+        /// something; see [`Client::lock`](crate::Client::lock).
         waited: Duration,
         /// The reason, according to the last answer.
         reason: Reason,
@@ -131,4 +161,15 @@ pub enum ClientError {
     /// The database failed, or refused the operation.
     #[error(transparent)]
     Lock(#[from] LockError),
+}
+
+impl ClientError {
+    /// Whether the same call may succeed a little later without any change.
+    pub fn is_temporary(&self) -> bool {
+        match self {
+            Self::Deadline { .. } | Self::QueueFull { .. } | Self::Lost { .. } => true,
+            Self::Refused { .. } => false,
+            Self::Lock(error) => error.is_temporary(),
+        }
+    }
 }

@@ -119,7 +119,7 @@ impl Waiter<'_> {
                         Next::Pause(pause) => pause,
                     }
                 }
-                Err(error) if passes(&error) => {
+                Err(error) if error.is_temporary() => {
                     tracing::debug!(key = %self.key, %error, "no answer to a waiter; trying again");
                     if self.wait == Wait::No {
                         return Err(error.into());
@@ -291,16 +291,6 @@ impl Drop for Observed<'_> {
     }
 }
 
-/// Whether the error may pass while a waiter still has time. Besides temporary errors, this includes a failover, during
-/// which the database accepts no writes; a lack of resources; and a transaction that was chosen as a victim.
-fn passes(error: &LockError) -> bool {
-    match error {
-        LockError::ReadOnly => true,
-        LockError::Database { code, .. } => code.starts_with("53") || code.starts_with("40"),
-        error => error.is_temporary(),
-    }
-}
-
 /// How long a waiter pauses between two requests.
 #[derive(Debug)]
 struct Pauses {
@@ -355,20 +345,5 @@ mod tests {
         assert!(all.iter().all(|pause| *pause <= second));
         assert!(pauses.regular() >= second);
         assert!(pauses.growing(second) <= second / 10, "an answer starts them again");
-    }
-
-    #[test]
-    fn what_passes_is_waited_for() {
-        let database = |code: &str| LockError::Database {
-            statement: "acquire",
-            code: code.to_owned(),
-            message: String::new(),
-        };
-        for error in [LockError::ReadOnly, database("53100"), database("40001"), database("40P01")] {
-            assert!(passes(&error), "{error}");
-        }
-        for error in [database("42601"), LockError::SessionDead] {
-            assert!(!passes(&error), "{error}");
-        }
     }
 }

@@ -130,6 +130,8 @@ pub(crate) struct Heartbeat {
     revoked: u64,
     /// The era in which the database was seen to have lost commits, until a new one has begun.
     lost_commits: Option<EraId>,
+    /// The client's session whose loss by failing heartbeats was logged last.
+    reported: Option<SessionId>,
     /// Work that follows from answers, such as death marks. One task at a time; the next heartbeat does not wait for
     /// it. Ends with the loop.
     chores: JoinSet<()>,
@@ -152,6 +154,7 @@ impl Heartbeat {
             quarantine: Quarantine::new(interval),
             revoked: 0,
             lost_commits: None,
+            reported: None,
             chores: JoinSet::new(),
         }
     }
@@ -176,10 +179,9 @@ impl Heartbeat {
             }
             attempt = self.process.now();
             let lag = regular.then_some(due);
-            let session = self.process.lease.borrow().session;
             let watch = self.process.watched.list();
             let before = *self.process.lease.borrow();
-            match self.store.beat(session, &watch).await {
+            match self.store.beat(before.session, &watch).await {
                 Ok(beat) if self.shows_lost_commits(&before, &beat) => self.report_lost_commits(&beat).await,
                 Ok(beat) => self.answered(beat, attempt, lag).await,
                 Err(error) => self.failed(error).await,
@@ -304,10 +306,16 @@ impl Heartbeat {
     }
 
     async fn failed(&mut self, error: LockError) {
-        tracing::debug!(%error, "no heartbeat; trying again");
+        let session = self.process.lease.borrow().session;
+        // A controller gets each failure as an event.
+        let is_lost = self.events.is_none() && !self.process.covers(session);
+        if is_lost && self.reported.replace(session) != Some(session) {
+            tracing::warn!(%session, %error, "for lack of heartbeats, all keys are lost; trying again");
+        } else {
+            tracing::debug!(%error, "no heartbeat; trying again");
+        }
         if matches!(error, LockError::SchemaOld { .. }) {
             // The tables were removed, and the session with them.
-            let session = self.process.lease.borrow().session;
             self.process.end_lease();
             self.begin_again(session).await;
             return;

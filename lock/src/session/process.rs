@@ -40,6 +40,15 @@ impl Process {
     /// Registers a session.
     pub(crate) async fn register(store: Store, config: SessionConfig) -> Result<Self, LockError> {
         check(config.ttl, config.retry_interval)?;
+        let limit = store.database.pool.limit();
+        if limit.saturating_mul(2) > config.ttl {
+            tracing::warn!(
+                statement_timeout = ?limit,
+                ttl = ?config.ttl,
+                "`statement_timeout` is more than half of `ttl`: a single heartbeat that hangs may lose the session and \
+                 its keys; choose a shorter statement_timeout, or a longer ttl"
+            );
+        }
         let lease = register(&store, &config).await?;
         Ok(Self {
             store,

@@ -32,8 +32,18 @@ impl Default for SessionConfig {
     }
 }
 
-/// A heartbeat must have three tries within the ttl.
+/// The shortest ttl. A lease is shorter than the ttl by a fifth, which must not be less than the granularity of timers.
+const SHORTEST_TTL: Duration = Duration::from_millis(50);
+
+/// A ttl must leave a lease, and a heartbeat must have three tries within it.
 pub(crate) fn check(ttl: Duration, retry_interval: Duration) -> Result<(), LockError> {
+    if ttl < SHORTEST_TTL {
+        let problem = format!(
+            "is {ttl:?}; write {SHORTEST_TTL:?} or more, and as a rule several seconds: whoever is late by so much \
+             loses its keys"
+        );
+        return Err(LockError::Config { key: "ttl", problem });
+    }
     if !retry_interval.is_zero() && retry_interval.checked_mul(3).is_some_and(|three| three <= ttl) {
         return Ok(());
     }
@@ -50,7 +60,9 @@ pub struct ClientConfig {
     /// The holder's name in tables and in the history.
     pub name: String,
     /// After this long without a heartbeat, the client's keys go to others. Its guards are lost a fifth of it before
-    /// that. It stays the same for as long as the client lives. Default: 5 seconds.
+    /// that. It stays the same for as long as the client lives. At least 50 ms, and as a rule at least twice the
+    /// [`statement_timeout`](crate::DatabaseConfig::statement_timeout): a client for which it is less logs a warning.
+    /// Default: 5 seconds.
     pub ttl: Duration,
     /// Time between two heartbeats; at most a third of `ttl`. Waiters poll at the same interval, besides being woken.
     /// Default: 1 second.
@@ -59,7 +71,9 @@ pub struct ClientConfig {
     pub reason: String,
     /// For how long no one gets a key after this client's session was marked dead while it held the key: effects of
     /// work that was under way may come late. The waiters measure it, each from the time when it first learns of the
-    /// death mark. A release and a [`shutdown`](crate::Client::shutdown) hand over at once. Default: none.
+    /// death mark, and a try or a wait may take so much longer than it was asked to
+    /// ([`confirm_death`](Self::confirm_death)). A release and a [`shutdown`](crate::Client::shutdown) hand over at
+    /// once. Default: none.
     pub lock_delay: Duration,
     /// The longest time that a key may be held. After that, its guard is [lost](crate::Guard::lost). The key is free
     /// for others when the guard is dropped, or else with the first heartbeat after another fifth of the ttl, whatever
@@ -76,8 +90,9 @@ pub struct ClientConfig {
     /// Whether a try, and a wait whose time is over, may take longer if something has to be observed before anyone can
     /// get the key. If the holder has been silent for twice its ttl, this takes its ttl: the client watches the holder,
     /// marks it dead, and tries once more. If the last holder had asked for a [`lock_delay`](Self::lock_delay), it
-    /// takes what is left of the delay. In the quarantine after a failover, it takes the longest ttl. If this is off
-    /// and all programs only try once and exit, none ever gets such a key. Default: yes.
+    /// takes what is left of the delay. In the quarantine after a failover, it takes the longest ttl. Four
+    /// [`retry_interval`](Self::retry_interval)s come on top of each. If this is off and all programs only try once and
+    /// exit, none ever gets such a key. Default: yes.
     pub confirm_death: bool,
 }
 
@@ -95,5 +110,27 @@ impl Default for ClientConfig {
             heartbeat_thread: false,
             confirm_death: true,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::lease::margin;
+
+    #[test]
+    fn a_ttl_leaves_a_lease_in_which_three_heartbeats_fit() {
+        let key = |ttl, retry_interval| match check(ttl, retry_interval) {
+            Err(LockError::Config { key, .. }) => key,
+            other => panic!("{other:?}"),
+        };
+        let (millis, second) = (Duration::from_millis, Duration::from_secs(1));
+        assert_eq!(key(Duration::ZERO, Duration::ZERO), "ttl");
+        assert_eq!(key(SHORTEST_TTL - millis(1), millis(1)), "ttl");
+        assert_eq!(check(SHORTEST_TTL, millis(16)), Ok(()));
+        assert_eq!(margin(SHORTEST_TTL), SHORTEST_TTL / 5, "the lease has its whole length");
+        assert_eq!(key(SHORTEST_TTL, millis(17)), "retry_interval");
+        assert_eq!(key(second, Duration::ZERO), "retry_interval");
+        assert_eq!(key(second, Duration::MAX), "retry_interval");
     }
 }

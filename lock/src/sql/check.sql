@@ -5,6 +5,15 @@ select current_setting('server_version') as server_version,
            select from pg_class
            where relname = 'schema_version' and relnamespace = to_regnamespace('leadergroup')
        ) as has_schema,
+       -- Those that replicate the schema, or will once it is there.
+       array(
+           select distinct p.pubname::text
+           from pg_publication as p
+           where p.puballtables or exists (
+               select from pg_publication_tables as t where t.pubname = p.pubname and t.schemaname = 'leadergroup'
+           )
+           order by 1
+       ) as publications,
        array(
            select p.privilege || ' on ' || c.relname
            from (values ('schema_version', 'SELECT'), ('meta', 'SELECT'), ('meta', 'UPDATE'),

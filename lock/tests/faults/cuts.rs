@@ -146,7 +146,7 @@ async fn a_try_that_is_cut_off_while_it_is_under_way_leaves_nothing_behind() {
     let config_of_client = ClientConfig { ttl, retry_interval: ttl / 4, ..ClientConfig::default() };
     let client = Client::connect(Store::new(&config).unwrap(), config_of_client).await.unwrap();
     // From here on there is a connection that was in use, and a row.
-    client.try_lock(&key("a")).await.unwrap().unwrap().release().await.unwrap();
+    let _ = client.try_lock(&key("a")).await.unwrap().unwrap().release().await.unwrap();
     let mut gate = Gate::close(&database).await;
     proxy.arm(Fault::Cut, 0);
     let answer = client.try_lock(&key("a")).await;

@@ -29,7 +29,7 @@ async fn what_was_given_up_while_commits_hang_is_free_afterwards() {
     // Through another client, with longer time limits for a slow machine.
     let patient = Client::connect(database.store(), ClientConfig::default()).await.unwrap();
     for name in ["tried before", "waited for before"] {
-        patient.try_lock(&key(name)).await.unwrap().unwrap().release().await.unwrap();
+        let _ = patient.try_lock(&key(name)).await.unwrap().unwrap().release().await.unwrap();
     }
     patient.shutdown().await.unwrap();
 

@@ -1,5 +1,6 @@
 //! Work that is done only while a key is held: once, or repeatedly.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -47,7 +48,7 @@ async fn work_is_done_while_the_key_is_held_and_then_it_is_free() {
         assert_eq!(done, Token::new(token * 2 - 1));
         // The key is released before the call returns.
         let free = two.try_lock(&key("a")).await.unwrap().expect("it is free");
-        free.release().await.unwrap();
+        let _ = free.release().await.unwrap();
     }
     let held = two.try_lock(&key("a")).await.unwrap().unwrap();
     let late = one.run_while_held(&key("a"), Duration::from_millis(100), async |_| panic!("it works")).await;
@@ -75,12 +76,27 @@ async fn work_is_broken_off_when_the_key_is_lost() {
     assert!(dropped.load(Ordering::SeqCst), "it goes on");
 }
 
+/// The release is the first to find it out: the heartbeat that would show the loss is due much later.
+#[tokio::test(flavor = "multi_thread")]
+async fn work_whose_key_was_lost_just_before_its_end_counts_as_lost() {
+    let (database, store) = migrated().await;
+    let config = ClientConfig { ttl: DEADLINE * 10, retry_interval: DEADLINE * 2, ..ClientConfig::default() };
+    let one = Client::connect(database.store(), config).await.unwrap();
+    let work = async |guard: &Guard| {
+        store.force_release(&key("a"), guard.token(), "by hand").await.unwrap();
+        assert!(!guard.is_lost(), "no heartbeat has shown it");
+    };
+    let error = one.run_while_held(&key("a"), DEADLINE, work).await.unwrap_err();
+    assert!(matches!(error, ClientError::Lost { .. }) && error.is_temporary(), "{error}");
+    assert_eq!(one.try_lock(&key("a")).await.unwrap().unwrap().token(), Token::new(2));
+}
+
 /// Reports each term, and works until the test ends it.
 fn campaign(
     client: &Client,
     terms: mpsc::UnboundedSender<i64>,
     works: Arc<AtomicBool>,
-) -> JoinHandle<ClientError> {
+) -> JoinHandle<Result<Infallible, ClientError>> {
     let client = client.clone();
     tokio::spawn(async move {
         let work = async move |guard: &Guard| {
@@ -94,7 +110,7 @@ fn campaign(
 }
 
 struct Campaign {
-    task: JoinHandle<ClientError>,
+    task: JoinHandle<Result<Infallible, ClientError>>,
     terms: mpsc::UnboundedReceiver<i64>,
     /// If set, each later term lasts until it is lost.
     lasts: Arc<AtomicBool>,
@@ -112,7 +128,8 @@ impl Campaign {
     }
 
     async fn end(self) -> ClientError {
-        timeout(DEADLINE, self.task).await.expect("it ends").unwrap()
+        let Err(error) = timeout(DEADLINE, self.task).await.expect("it ends").unwrap();
+        error
     }
 }
 

@@ -1,13 +1,16 @@
 //! Helpers of the lock's tests: keys, holders, changes, and short forms of them.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::join_all;
 use leadergroup_lock::{
-    Changed, GrantId, Holder, Key, SessionId, Store, Token,
+    Changed, GrantId, Holder, Key, Reason, SessionId, Store, Token, Tried,
+    admin::Pruned,
     controller::{Claim, Claimed, Grant, Granted, LockRow, Tombstone, Vacate},
 };
 use sqlx::Executor;
+use tracing_subscriber::fmt::MakeWriter;
 
 use crate::postgres::{Database, eventually};
 
@@ -23,6 +26,21 @@ pub fn key(name: &str) -> Key {
 /// `count` keys, in the database's order.
 pub fn keys(count: usize) -> Vec<Key> {
     (0..count).map(|number| key(&format!("key-{number:05}"))).collect()
+}
+
+/// What pruning says that removed so many terms, keys and sessions.
+pub fn removed_of(terms: u64, keys: u64, sessions: u64) -> Pruned {
+    let mut pruned = Pruned::default();
+    (pruned.terms, pruned.keys, pruned.sessions) = (terms, keys, sessions);
+    pruned
+}
+
+/// Why a try did not get the key.
+pub fn why<G>(tried: Tried<G>) -> Reason {
+    match tried {
+        Tried::Held(_) => panic!("it is held"),
+        Tried::NotHeld(reason) => reason,
+    }
 }
 
 pub fn holder(name: &str) -> Holder {
@@ -180,4 +198,32 @@ impl<'a> Gate<'a> {
 /// As if the time had passed in which a program may rely on a grant that the database has lost.
 pub async fn end_quarantine(database: &Database) {
     database.sql("update leadergroup.meta set quarantine = false").await;
+}
+
+/// What was logged.
+#[derive(Clone, Default)]
+pub struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(line)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Log {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
 }

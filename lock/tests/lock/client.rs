@@ -3,13 +3,14 @@
 use std::time::{Duration, Instant};
 
 use leadergroup_lock::{
-    Client, ClientConfig, ClientError, Guard, LockError, Released, Store, Token, monotonic,
+    Client, ClientConfig, ClientError, Guard, LockError, Released, Store, Token, Watcher, monotonic,
     protocol::{AcquireRequest, Acquired, Wait},
 };
 use tokio::time::timeout;
+use tracing::{Dispatch, Level};
 
-use crate::cast::{Gate, claim_one, holder, key, row, session};
-use crate::postgres::{DEADLINE, Database, Server, eventually, migrated};
+use crate::cast::{Gate, Log, claim_one, holder, key, row, session};
+use crate::postgres::{DEADLINE, Database, PASSWORD, Server, eventually, migrated};
 
 /// So long that nothing in a test is caused by a poll.
 const NEVER: Duration = Duration::from_mins(10);
@@ -157,6 +158,39 @@ async fn after_a_shutdown_clones_get_an_error_at_once() {
     drop(held);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watcher_tells_other_tasks_of_the_end_and_keeps_nothing() {
+    let (database, store) = migrated().await;
+    let often = ClientConfig { retry_interval: Duration::from_millis(200), ..config("one", NEVER) };
+    let one = Client::connect(database.store(), often).await.unwrap();
+    let told = |watcher: Watcher| tokio::spawn(async move { watcher.lost().await });
+    // The end by a release, by a drop, and by force.
+    for (token, end) in (1..).zip(["release", "drop", "force"]) {
+        let held = taken(&one).await;
+        let watcher = held.watcher();
+        assert_eq!((watcher.key(), watcher.token()), (&key("a"), Token::new(token)));
+        assert!(!watcher.is_lost() && watcher.remaining() > Duration::ZERO);
+        assert!(watcher.remaining() <= NEVER && held.remaining() <= NEVER);
+        let (task, jeopardy) = (told(watcher.clone()), watcher.clone());
+        let jeopardy = tokio::spawn(async move { jeopardy.in_jeopardy().await });
+        tokio::task::yield_now().await;
+        assert!(!task.is_finished() && !jeopardy.is_finished());
+        match end {
+            "release" => assert_eq!(held.release().await.unwrap(), Released::Done),
+            "drop" => drop(held),
+            _ => {
+                store.force_release(&key("a"), Token::new(token), "by hand").await.unwrap();
+                timeout(DEADLINE, held.lost()).await.expect("it is noticed");
+                assert_eq!(held.remaining(), Duration::ZERO);
+            }
+        }
+        timeout(DEADLINE, task).await.expect("it is told").unwrap();
+        timeout(DEADLINE, jeopardy).await.expect("so is this one").unwrap();
+        assert!(watcher.is_lost() && watcher.remaining().is_zero() && watcher.held_until().is_none());
+        timeout(DEADLINE, watcher.lost()).await.expect("at once");
+    }
+}
+
 /// Without its client, the session is no longer kept alive, but the key is held for the rest of the lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_that_outlives_its_client_is_held_until_it_is_released() {
@@ -276,6 +310,34 @@ async fn without_the_database_a_lock_is_lost_in_time_and_taken_again_later() {
     assert!(held.is_lost(), "the old guard stays lost");
 }
 
+/// On one thread, so that what the heartbeat logs is seen.
+#[tokio::test]
+async fn why_keys_are_lost_for_lack_of_heartbeats_is_logged_once() {
+    let server = Server::start(&[]);
+    let (database, _store) = server.migrated().await;
+    let log = Log::default();
+    let seeing = tracing_subscriber::fmt().with_max_level(Level::DEBUG).with_writer(log.clone());
+    // With two subscribers, a thread without one does not decide for all which events are of interest.
+    let (_other, seeing) =
+        (Dispatch::new(tracing_subscriber::registry()), Dispatch::new(seeing.with_ansi(false).finish()));
+    let _default = tracing::dispatcher::set_default(&seeing);
+    let one = client(&database, "one", Duration::from_secs(2)).await;
+    assert!(log.text().contains("`statement_timeout` is more than half of `ttl`"), "{}", log.text());
+    let held = taken(&one).await;
+    server.stop();
+    timeout(DEADLINE, held.lost()).await.expect("lost");
+    let lost = "for lack of heartbeats, all keys are lost";
+    eventually("it fails on and on", async || {
+        log.text().split_once(lost).is_some_and(|(_, later)| later.matches("no heartbeat;").count() > 3)
+    })
+    .await;
+    let text = log.text();
+    let warnings: Vec<_> = text.lines().filter(|line| line.contains(lost)).collect();
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(warning.contains("WARN") && warning.contains("cannot reach PostgreSQL"), "{warning}");
+    assert!(!text.contains(PASSWORD), "{text}");
+}
+
 #[tokio::test]
 async fn nonsense_is_refused_with_the_remedy() {
     let (database, store) = migrated().await;
@@ -285,6 +347,10 @@ async fn nonsense_is_refused_with_the_remedy() {
         let refused = Client::connect(database.store(), config).await.unwrap_err();
         assert!(refused.to_string().contains("at most a third of `ttl`"), "{refused}");
     }
+    let ttl = Duration::from_millis(49);
+    let config = ClientConfig { ttl, retry_interval: ttl / 5, ..ClientConfig::default() };
+    let refused = Client::connect(database.store(), config).await.unwrap_err();
+    assert!(refused.to_string().starts_with("`ttl`: is 49ms; write 50ms or more"), "{refused}");
     let operator = session(&store).await;
     claim_one(&store, operator, crate::cast::claim(&key("a"))).await;
     let one = client(&database, "one", NEVER).await;

@@ -8,7 +8,7 @@ use leadergroup_lock::{
 };
 use tokio::time::timeout;
 
-use crate::cast::{Gate, key, session};
+use crate::cast::{Gate, key, session, why};
 use crate::holders::{self, acquire, granted, queue};
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
 
@@ -109,7 +109,7 @@ async fn a_client_sits_out_what_others_have_asked_for() {
     let impatient = Client::connect(database.store(), impatient).await.unwrap();
     let mut last = HOUR + Duration::from_millis(1);
     for _ in 0..2 {
-        let reason = impatient.try_lock_or_why(&key("long")).await.unwrap().unwrap_err();
+        let reason = why(impatient.try_lock_or_why(&key("long")).await.unwrap());
         let Reason::Delay { delay: HOUR, left } = reason else { panic!("{reason}") };
         assert!(left < last && left > Duration::ZERO, "it goes by: {left:?}");
         last = left;
@@ -136,7 +136,7 @@ async fn delayed_key() -> (Database, Client) {
 async fn a_program_that_tries_once_and_ends_sits_the_delay_out() {
     let (_database, program) = delayed_key().await;
     let begun = monotonic();
-    let guard = program.try_lock_or_why(&key("a")).await.unwrap().unwrap();
+    let guard = program.try_lock_or_why(&key("a")).await.unwrap().held().unwrap();
     assert_eq!(guard.token(), Token::new(2));
     assert!(monotonic() >= begun + DELAY, "two hold the same lock");
 }

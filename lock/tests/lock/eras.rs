@@ -171,6 +171,36 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
 
 /// A snapshot of the database's files was put back while programs run: the history shows nothing of it, but a counter
 /// has gone back.
+/// After a failover, the counters of the former server prove nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_s_death_marks_name_the_era_in_which_it_observed() {
+    let (database, _store) = migrated().await;
+    let arguments = "sessions uuid[], beats bigint[], era_id uuid default null";
+    let noted = format!(
+        "create table public.marks (era_id uuid);
+         create schema unwatched;
+         alter function leadergroup.mark_dead(uuid[], bigint[], uuid) set schema unwatched;
+         create function leadergroup.mark_dead({arguments}) returns table (id uuid, marked boolean)
+         language plpgsql security definer as $$
+         begin
+             insert into public.marks values (era_id);
+             return query select d.id, d.marked from unwatched.mark_dead(sessions, beats, era_id) as d;
+         end $$"
+    );
+    database.sql(&noted).await;
+    let (ttl, retry_interval) = (Duration::from_secs(2), Duration::from_millis(200));
+    let config = ClientConfig { ttl, retry_interval, ..ClientConfig::default() };
+    let dies = Client::connect(database.store(), config.clone()).await.unwrap();
+    let _lives = Client::connect(database.store(), config).await.unwrap();
+    drop(dies);
+    let dead = "select count(*) from leadergroup.session where dead";
+    eventually("the other one marks it", async || database.number(dead).await == 1).await;
+    let marks = "select count(*) from public.marks where era_id is not distinct from (select era_id from leadergroup.meta)";
+    assert!(database.number(marks).await > 0);
+    let others = "select count(*) from public.marks where era_id is distinct from (select era_id from leadergroup.meta)";
+    assert_eq!(database.number(others).await, 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_whose_counter_goes_back_begins_an_era() {
     let (database, store) = migrated().await;

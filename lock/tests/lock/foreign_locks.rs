@@ -11,7 +11,7 @@ use leadergroup_lock::{
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
-use crate::cast::{grant, grant_one, granted, holder, key, session, take};
+use crate::cast::{grant, grant_one, granted, holder, key, session, take, why};
 use crate::holders::{self, release, wish};
 use crate::postgres::{Database, PASSWORD, ROLE, migrated};
 
@@ -133,7 +133,7 @@ async fn a_client_is_told_who_is_in_the_way() {
     let client = Client::connect(impatient(&database), config).await.unwrap();
     let mut stranger = Stranger::connect(&database).await;
     stranger.call(&database, "pg_advisory_lock").await;
-    let reason = client.try_lock_or_why(&key("a")).await.unwrap().unwrap_err();
+    let reason = why(client.try_lock_or_why(&key("a")).await.unwrap());
     assert!(matches!(reason, Reason::Busy { .. }) && stranger.is_named_by(&reason.to_string()), "{reason}");
     let error = client.lock(&key("a"), Duration::from_secs(5)).await.unwrap_err();
     assert!(matches!(&error, ClientError::Deadline { reason: Reason::Busy { .. }, .. }), "{error}");

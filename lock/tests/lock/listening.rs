@@ -31,7 +31,7 @@ async fn nobody_listens_while_nobody_waits() {
     let made = connections(&database).await;
     for _ in 0..20 {
         assert!(two.try_lock(&key("a")).await.unwrap().is_none());
-        two.try_lock(&key("b")).await.unwrap().unwrap().release().await.unwrap();
+        let _ = two.try_lock(&key("b")).await.unwrap().unwrap().release().await.unwrap();
     }
     assert_eq!((connections(&database).await, database.listening().await), (made, 0));
     // A second wait works like the first one.
@@ -41,7 +41,7 @@ async fn nobody_listens_while_nobody_waits() {
         eventually("one listens, which waits", async || database.listening().await == 1).await;
         let queued = "select count(*) from leadergroup.waiter";
         eventually("it is in the queue", async || database.number(queued).await == 1).await;
-        held.release().await.unwrap();
+        let _ = held.release().await.unwrap();
         held = timeout(DEADLINE, next).await.expect("it was notified").unwrap();
         assert_eq!(held.token(), Token::new(token));
     }
@@ -69,7 +69,7 @@ async fn the_end_of_a_program_wakes_others_only_if_it_may_concern_them() {
     assert_eq!(hints.next().await, Some(Hint::Missed));
     let [idle, done, holder] = [client(&database).await, client(&database).await, client(&database).await];
     idle.shutdown().await.unwrap();
-    done.try_lock(&key("b")).await.unwrap().unwrap().release().await.unwrap();
+    let _ = done.try_lock(&key("b")).await.unwrap().unwrap().release().await.unwrap();
     done.shutdown().await.unwrap();
     let dead = session(&store).await;
     assert_eq!(store.mark_dead(&[(dead, 1)], None).await.unwrap(), [dead]);

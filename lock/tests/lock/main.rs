@@ -18,6 +18,7 @@ mod contention;
 mod cost;
 mod death;
 mod delay;
+mod documented;
 mod eras;
 mod examples;
 mod fence;

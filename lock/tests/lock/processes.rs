@@ -112,7 +112,7 @@ async fn take_turns(client: Client, queues: bool, stuck: bool) {
         }
         tokio::task::yield_now().await;
         say(if guard.is_lost() { "lost" } else { "ended" }, guard.token().get());
-        guard.release().await.unwrap();
+        let _ = guard.release().await.unwrap();
     }
 }
 

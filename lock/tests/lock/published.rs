@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leadergroup_lock::{
-    Client, ClientConfig, ClientError, Key, Leader, LockError, Released, Store, blocking,
+    Client, ClientConfig, ClientError, Key, Leader, LockError, Reason, Released, Store, Tried, blocking,
 };
 
 use crate::cast::key;
@@ -104,7 +104,7 @@ async fn an_observer_sees_each_holder_its_data_and_the_end_of_its_session() {
         database.number("select count(*) from leadergroup.waiter").await == 1
     })
     .await;
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
     let next = waiting.await.unwrap();
     assert_eq!(shown(observer.changed().await.unwrap().as_ref()), Some(("two", None)));
 
@@ -152,11 +152,11 @@ fn blocking_programs_publish_and_observe_too() {
     let mut observer = client.observe(&key, OFTEN);
     assert_eq!(observer.changed(Duration::ZERO).unwrap(), blocking::Seen::Nobody);
     assert_eq!(observer.changed(OFTEN * 3).unwrap(), blocking::Seen::Unchanged);
-    let guard = client.try_lock_or_why(&key).unwrap().unwrap();
+    let guard = client.try_lock_or_why(&key).unwrap().held().unwrap();
     guard.publish("http://one").unwrap();
     assert_eq!(shown(client.leader(&key).unwrap().as_ref()), Some(("one", Some("http://one"))));
     let blocking::Seen::Leader(seen) = observer.changed(DEADLINE).unwrap() else { panic!("a change") };
     assert_eq!(seen.holder.name, "one");
-    assert!(client.try_lock_or_why(&key).unwrap().is_err());
+    assert!(matches!(client.try_lock_or_why(&key).unwrap(), Tried::NotHeld(Reason::Others)));
     client.shutdown().unwrap();
 }

@@ -23,7 +23,7 @@ async fn sit_down(client: &Client) -> Result<Guard, ClientError> {
     loop {
         for seat in &seats {
             if let Some(guard) = client.try_lock(seat).await? {
-                turn.release().await?;
+                let _ = turn.release().await?;
                 return Ok(guard);
             }
         }
@@ -45,7 +45,7 @@ async fn three_keys_and_a_queue_admit_three_holders() {
             assert!(seated.fetch_add(1, Ordering::SeqCst) < SEATS);
             full.wait().await;
             seated.fetch_sub(1, Ordering::SeqCst);
-            guard.release().await.unwrap();
+            let _ = guard.release().await.unwrap();
         })
     });
     for visitor in timeout(DEADLINE, join_all(visitors)).await.expect("all had a seat") {

@@ -12,7 +12,9 @@ use leadergroup_lock::{
 };
 use sqlx::{Connection, Executor};
 
-use crate::cast::{TTL, claim, claim_one, dead_session, grant, grant_one, granted, key, keys, session, take};
+use crate::cast::{
+    TTL, claim, claim_one, dead_session, grant, grant_one, granted, key, keys, removed_of, session, take,
+};
 use crate::postgres::{eventually, migrated};
 
 fn seen(beat: &Beat, id: SessionId) -> &SessionSeen {
@@ -246,7 +248,7 @@ async fn pruning_keeps_what_is_needed() {
     assert_eq!(pruned, Pruned::default(), "nothing was ever confirmed: all of it is pending");
     store.confirm(own, &busy, Token::new(10)).await.unwrap();
     let pruned = store.prune(keep(3, Duration::ZERO)).await.unwrap();
-    assert_eq!(pruned, Pruned { terms: 6, sessions: 2, ..Pruned::default() });
+    assert_eq!(pruned, removed_of(6, 0, 2));
     let oldest = "select min(token) from leadergroup.terms where key = 'busy'";
     assert_eq!(database.number(oldest).await, 7, "three that have ended, and the present one");
     assert_eq!(database.number("select count(*) from leadergroup.terms where key = 'unconfirmed'").await, 10);

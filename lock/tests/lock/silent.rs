@@ -25,7 +25,8 @@ async fn connect(store: Store, confirm_death: bool) -> Client {
 /// A program that tries once, and ends.
 async fn try_once(database: &Database, confirm_death: bool) -> Result<Token, Reason> {
     let client = connect(database.store(), confirm_death).await;
-    let token = client.try_lock_or_why(&key("a")).await.unwrap().map(|guard| guard.token());
+    let tried = Result::from(client.try_lock_or_why(&key("a")).await.unwrap());
+    let token = tried.map(|guard| guard.token());
     client.shutdown().await.unwrap();
     token
 }

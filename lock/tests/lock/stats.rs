@@ -34,7 +34,7 @@ async fn what_clients_do_is_counted_where_they_do_it() {
     assert!(stats.waited > Duration::ZERO, "{stats:?}");
     let waiting = waits(&two);
     eventually("it waits", async || other.stats().contended > stats.contended).await;
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     let handed = waiting.await.unwrap();
     let after = other.stats();
     assert_eq!(

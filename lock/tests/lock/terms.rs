@@ -104,13 +104,13 @@ async fn a_key_that_was_held_for_as_long_as_it_may_be_is_free_without_its_guard(
         assert!(matches!(ended, Err(ClientError::Lost { .. })), "{ended:?}");
         let guard = two.lock(&key("a"), DEADLINE).await.unwrap();
         assert_eq!(guard.token(), Token::new(round * 2 + 2));
-        guard.release().await.unwrap();
+        let _ = guard.release().await.unwrap();
         let ended = store.history(&a, 2).await.unwrap()[1].ended.clone();
         assert_eq!(ended.unwrap().1, "held for as long as it may be");
     }
     // Also while nothing checks the guard.
     let unwatched = one.try_lock(&key("a")).await.unwrap().unwrap();
-    two.lock(&key("a"), DEADLINE).await.unwrap().release().await.unwrap();
+    let _ = two.lock(&key("a"), DEADLINE).await.unwrap().release().await.unwrap();
     assert!(unwatched.is_lost());
     assert_eq!(database.number("select count(*) from leadergroup.session where dead").await, 0);
 }

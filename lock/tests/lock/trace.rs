@@ -118,7 +118,7 @@ async fn tries_waits_releases_and_transfers_are_spans() {
     assert!(waiting.await.unwrap_err().is_cancelled());
     assert_eq!(spans.of("lock.wait", ["holder", "outcome"])[2], ["another", "dropped"]);
 
-    next.release().await.unwrap();
+    let _ = next.release().await.unwrap();
     drop(one.try_lock(&key("b")).await.unwrap().unwrap());
     eventually("it is released in the background", async || spans.of("lock.release", []).len() == 2).await;
     let released = spans.of("lock.release", ["key", "holder", "token", "outcome"]);

@@ -6,7 +6,9 @@ use std::process::Command;
 
 use leadergroup_lock::{DatabaseConfig, LockError, Store};
 
-use crate::cast::{TTL, grant, grant_one, granted, key, session, take};
+use tracing::Dispatch;
+
+use crate::cast::{Log, TTL, grant, grant_one, granted, key, session, take};
 use crate::postgres::{Database, PASSWORD, ROLE, Server, database, eventually, migrated, shared};
 
 /// A store for the shared server with a changed URL.
@@ -226,6 +228,37 @@ async fn a_newer_schema_is_fine_unless_it_says_otherwise() {
     assert_eq!(store.register("replica", TTL, None, None).await.map(|_| ()), too_new);
     // A program that was already running when the newer one changed the schema.
     assert_eq!(store.beat(own, &[]).await.map(|_| ()), too_new);
+}
+
+/// One that takes in all tables is named before the schema is there.
+#[tokio::test]
+async fn publications_that_replicate_the_lock_are_named() {
+    let database = database().await;
+    let store = database.store();
+    let named = async || store.check().await.unwrap().publications;
+    database.sql("create table public.mine (); create publication mine for table public.mine").await;
+    assert_eq!(named().await, [""; 0]);
+    database.sql("create publication everything for all tables").await;
+    assert_eq!(named().await, ["everything"]);
+
+    let log = Log::default();
+    let seeing = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
+    // With two subscribers, a thread without one does not decide for all which events are of interest.
+    let (_other, seeing) = (Dispatch::new(tracing_subscriber::registry()), Dispatch::new(seeing));
+    let logging = tracing::dispatcher::set_default(&seeing);
+    store.migrate().await.unwrap();
+    drop(logging);
+    let warning = "logical replication must not include the schema `leadergroup`";
+    assert!(log.text().contains(warning) && log.text().contains("everything"), "{}", log.text());
+
+    database.sql("create publication two for table leadergroup.lock, leadergroup.term").await;
+    let health = store.check().await.unwrap();
+    assert_eq!(
+        (&health.publications[..], health.verdict()),
+        (&["everything".into(), "two".into()][..], Ok(()))
+    );
+    database.sql("drop publication everything; drop publication two").await;
+    assert_eq!(named().await, [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

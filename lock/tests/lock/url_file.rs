@@ -1,12 +1,9 @@
 //! A URL in a file: errors do not contain its content, and a change applies at once.
 
-use std::sync::{Arc, Mutex};
-
 use futures::StreamExt as _;
 use leadergroup_lock::{DatabaseConfig, LockError, Store, controller::Hint};
-use tracing_subscriber::fmt::MakeWriter;
 
-use crate::cast::session;
+use crate::cast::{Log, session};
 use crate::connections::connections;
 use crate::postgres::{Database, PASSWORD, database, eventually, migrated, shared};
 
@@ -126,32 +123,4 @@ async fn connections_follow_the_url_in_its_file_but_outlive_one_that_is_wrong() 
     store.check().await.unwrap();
     assert!(store.beat(own, &[]).await.unwrap().alive);
     assert_eq!(connections(&to).await, 3, "one each for work, heartbeats and hints");
-}
-
-/// What was logged.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
-
-impl std::io::Write for Log {
-    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(line)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Log {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
-    }
 }

@@ -169,7 +169,7 @@ async fn programs_hand_a_key_from_one_to_the_next() {
     // It listens by now.
     tokio::time::sleep(SECOND).await;
     let released = Instant::now();
-    held.release().await.unwrap();
+    let _ = held.release().await.unwrap();
     let guard = waiting.await.unwrap();
     assert_eq!(guard.token().get(), 2);
     assert!(released.elapsed() < SECOND / 2, "it was notified: {:?}", released.elapsed());

@@ -1,0 +1,101 @@
+//! Observing a held key apart from its guard.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::program::held_term::HeldTerm;
+use crate::session::lookout::SHORTEST_SLEEP;
+use crate::{Guard, Key, Token};
+
+/// Observes a key that is held, apart from its [`Guard`]: in another task, or in a part of the program that has to stop
+/// when the key is lost. It keeps neither the key nor the client: after the last guard has been released or dropped,
+/// the key counts as lost.
+///
+/// ```no_run
+/// # async fn example(guard: leadergroup_lock::Guard) {
+/// let watcher = guard.watcher();
+/// tokio::spawn(async move {
+///     watcher.lost().await;
+///     eprintln!("term {} is over", watcher.token());
+/// });
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Watcher {
+    term: Weak<HeldTerm>,
+    key: Key,
+    token: Token,
+}
+
+impl std::fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { key, token, .. } = self;
+        f.debug_struct("Watcher").field("key", key).field("token", token).finish_non_exhaustive()
+    }
+}
+
+impl Guard {
+    /// An observer of the key, for other tasks.
+    pub fn watcher(&self) -> Watcher {
+        let term = self.term();
+        term.watched.store(true, Ordering::Relaxed);
+        Watcher { term: Arc::downgrade(&term), key: term.key.clone(), token: term.token }
+    }
+}
+
+impl Watcher {
+    /// The key.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The fencing token of the term.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// As [`Guard::is_lost`]; also true once the key has been released.
+    pub fn is_lost(&self) -> bool {
+        self.term.upgrade().is_none_or(|term| term.is_lost())
+    }
+
+    /// As [`Guard::held_until`]; `None` once the key has been released.
+    pub fn held_until(&self) -> Option<Duration> {
+        self.term.upgrade().and_then(|term| term.until())
+    }
+
+    /// As [`Guard::remaining`]; zero once the key has been released.
+    pub fn remaining(&self) -> Duration {
+        self.term.upgrade().map(|term| term.remaining()).unwrap_or_default()
+    }
+
+    /// As [`Guard::lost`]; also completes when the key has been released.
+    pub async fn lost(&self) {
+        self.watch(HeldTerm::is_lost, HeldTerm::until).await;
+    }
+
+    /// As [`Guard::in_jeopardy`]; also completes when the key has been released.
+    pub async fn in_jeopardy(&self) {
+        self.watch(|term| term.is_lost() || term.is_in_jeopardy(), HeldTerm::jeopardy).await;
+    }
+
+    /// Like [`HeldTerm::watch`], without keeping the term between two looks: its end releases the key.
+    async fn watch(
+        &self,
+        condition: impl Fn(&HeldTerm) -> bool,
+        when: impl Fn(&HeldTerm) -> Option<Duration>,
+    ) {
+        let Some(mut outlook) = self.term.upgrade().map(|term| term.process.look_out()) else { return };
+        loop {
+            outlook.borrow_and_update();
+            let left = match self.term.upgrade() {
+                Some(term) if !condition(&term) => term.left_until(when(&term)),
+                _ => return,
+            };
+            let _ = timeout(left.max(SHORTEST_SLEEP), outlook.changed()).await;
+        }
+    }
+}
