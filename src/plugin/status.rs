@@ -346,7 +346,7 @@ Accepted            ok  4m12s  the spec can be carried out
 Routed              ok  4m12s  the pods carry the labels of the declared term
 Probed              ok  4m12s  the operator probes the pods
 LockStoreReachable  ok  4m12s  the lock's database answers
-Stalled             ok  4m12s  nothing waits for a user
+Stalled             ok  4m12s  no action needed
 
 AGO   FROM   TO     REASON      WHAT HAPPENED
 2d4h  web-0  web-1  Silent      the former pod did not answer: it hung, or its node was lost

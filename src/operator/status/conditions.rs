@@ -89,7 +89,7 @@ pub(in crate::operator) fn findings(
         None => finding(C::Ready, true, active.reason, active.message.clone()),
     };
     let stalled = if accepted.status {
-        finding(C::Stalled, false, Reason::AsExpected, "nothing waits for a user")
+        finding(C::Stalled, false, Reason::AsExpected, "no action needed")
     } else {
         finding(C::Stalled, true, accepted.reason, accepted.message.clone())
     };
@@ -267,7 +267,7 @@ fn activity_of(view: View, holder: &Member, eligible: u32) -> Finding {
     match holder.verdict {
         Verdict::Failing(reason) => {
             let others = if eligible == 0 { ", and no other pod can take over" } else { "" };
-            finding(Active, false, reason, format!("{name} is active but unwell{others}"))
+            finding(Active, false, reason, format!("{name} is active but failing its checks{others}"))
         }
         Verdict::Silent => finding(Active, false, Reason::Silent, format!("{name} is active but silent")),
         Verdict::Ended(reason) => finding(Active, false, reason, format!("{name} is active but ending")),
