@@ -5,6 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 chart=charts/leadergroup
+# Where alerts link to by default.
+runbooks=$(sed -n 's/^home: //p' $chart/Chart.yaml)/blob/main/docs/runbooks.md
 source scripts/helm.sh
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
@@ -101,9 +103,9 @@ for values in "$chart"/ci/*-values.yaml; do
       checks=$((checks + 1))
       grep -qF "alertname=\"$alert\"" "$chart/ci/alert-tests.yaml" || complain "$name: no test makes the alert $alert fire"
       grep -qx "## $alert" docs/runbooks.md || complain "$name: docs/runbooks.md has no section $alert"
-      if grep -q runbookUrl "$values"; then
-        grep -q "runbook_url: \".*#${alert,,}\"" "$out/rules" || complain "$name: $alert has no link to its runbook"
-      fi
+      url=$(sed -n 's/^ *runbookUrl: //p' "$values")
+      grep -qF "runbook_url: \"${url:-$runbooks}#${alert,,}\"" "$out/rules" ||
+        complain "$name: $alert has no link to its runbook"
     done < <(sed -n 's/^ *- alert: //p' "$out/rules")
   fi
   # A user's rights are never widened by wildcards; the FlowSchema's and scale's patterns are no rights.
@@ -117,6 +119,16 @@ for values in "$chart"/ci/*-values.yaml; do
       complain "$name: the API server refuses it: $(cat "$out/apply")"
     checks=$((checks + 1))
   fi
+done
+
+# Which release's metrics an alert looks for can be chosen.
+for matchers in '' 'job="lg"'; do
+  checks=$((checks + 1))
+  "$HELM" template test "$chart" --namespace test --set metrics.prometheusRule.enabled=true \
+    --set-string "metrics.prometheusRule.matchers=$matchers" --show-only templates/metrics.yaml >"$out/matchers" 2>&1 ||
+    complain "matchers: $(cat "$out/matchers")"
+  grep -qF "absent(leadergroup_build_info{${matchers//\"/\\\"}})" "$out/matchers" ||
+    complain "the matchers $matchers are not those of LeaderGroupOperatorAway"
 done
 
 ((with_rules > 0)) || complain "no set of values renders the alert rules, so that promtool had nothing to check"
@@ -188,8 +200,8 @@ promtool check rules "$out/dashboard" >"$out/promtool" 2>&1 || complain "dashboa
 # and without the suffixes of counters and histograms.
 while IFS= read -r metric; do
   checks=$((checks + 1))
-  grep -rqF -- "\"$metric\"" src/telemetry 2>/dev/null ||
-    complain "the chart's alerts or dashboard use leadergroup_$metric, which src/telemetry does not register"
+  grep -rqF -- "\"$metric\"" src/telemetry || grep -qF -- "\"${metric#lock_}\"" lock/src/prometheus.rs ||
+    complain "the chart's alerts or dashboard use leadergroup_$metric, which the operator does not have"
 done < <(grep -ohE 'leadergroup_[a-z_]+[a-z]' "$chart/templates/metrics.yaml" "$chart/dashboards/leadergroup.json" |
   sed -E 's/^leadergroup_//; s/_(total|bucket|sum|count|info)$//; s/_seconds$//' | grep -vx dashboard | sort -u)
 

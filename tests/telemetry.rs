@@ -54,7 +54,7 @@ fn each_metric_says_what_happened() {
     metrics.set_groups(GroupState::Active, 2);
     metrics.set_groups(GroupState::Vacant, 1);
     metrics.set_group("shop", "web", reading(), Duration::ZERO);
-    metrics.set_group("shop", "db", GroupReading { active: false, eligible: 0, ..reading() }, Duration::ZERO);
+    metrics.set_group("shop", "db", GroupReading { active: None, eligible: 0, ..reading() }, Duration::ZERO);
     metrics.holder_changed("shop", "web", ChangeKind::Failure);
     metrics.failover("Silent", Duration::from_millis(40));
     metrics.failover("Silent", Duration::from_secs(70));
@@ -62,7 +62,6 @@ fn each_metric_says_what_happened() {
     metrics.set_watch_failing("pods", Duration::from_millis(1_500));
     metrics.set_probe_targets(6);
     metrics.set_lock_store_up(true);
-    metrics.heartbeat(Duration::from_millis(2));
     metrics.lock_operation(LockOperation::Grant, LockOutcome::Refused);
     metrics.session_lost();
     metrics.adoption();
@@ -77,6 +76,7 @@ fn each_metric_says_what_happened() {
         ("leadergroup_groups{state=\"vacant\"}", 1.0),
         ("leadergroup_active{namespace=\"shop\",name=\"web\"}", 1.0),
         ("leadergroup_active{namespace=\"shop\",name=\"db\"}", 0.0),
+        ("leadergroup_active_info{namespace=\"shop\",name=\"web\",pod=\"web-0\"}", 1.0),
         ("leadergroup_eligible_pods{namespace=\"shop\",name=\"web\"}", 3.0),
         ("leadergroup_active_pods{namespace=\"shop\",name=\"web\"}", 1.0),
         ("leadergroup_fencing_token{namespace=\"shop\",name=\"web\"}", 7.0),
@@ -89,6 +89,7 @@ fn each_metric_says_what_happened() {
         ("leadergroup_failover_duration_seconds_bucket{le=\"0.025\"}", 0.0),
         ("leadergroup_failover_duration_seconds_bucket{le=\"0.05\"}", 1.0),
         ("leadergroup_failover_duration_seconds_bucket{le=\"60.0\"}", 1.0),
+        ("leadergroup_failover_duration_seconds_bucket{le=\"3600.0\"}", 2.0),
         ("leadergroup_failover_duration_seconds_bucket{le=\"+Inf\"}", 2.0),
         ("leadergroup_failover_duration_seconds_count", 2.0),
         ("leadergroup_probes_total{outcome=\"success\"}", 1.0),
@@ -97,9 +98,6 @@ fn each_metric_says_what_happened() {
         ("leadergroup_watch_failing_seconds{resource=\"pods\"}", 1.5),
         ("leadergroup_probe_targets", 6.0),
         ("leadergroup_lock_store_up", 1.0),
-        ("leadergroup_lock_heartbeat_duration_seconds_count", 1.0),
-        ("leadergroup_lock_heartbeat_duration_seconds_bucket{le=\"0.001\"}", 0.0),
-        ("leadergroup_lock_heartbeat_duration_seconds_bucket{le=\"0.005\"}", 1.0),
         ("leadergroup_lock_operations_total{operation=\"grant\",outcome=\"refused\"}", 1.0),
         ("leadergroup_hook_requests_total{hook=\"promote\",outcome=\"succeeded\"}", 1.0),
         ("leadergroup_hook_requests_total{hook=\"demote\",outcome=\"failed\"}", 1.0),
@@ -142,8 +140,23 @@ fn each_outcome_of_a_write_has_a_word_of_its_own() {
 
 /// Prometheus sees no increase in a counter that begins at 1, and no sum if a term of it has no series.
 #[test]
-fn the_counters_of_probes_and_of_the_lock_begin_at_zero() {
-    let seen = samples(&Metrics::new().encode().unwrap());
+fn counters_with_known_labels_begin_at_zero() {
+    let metrics = Metrics::new().counting(["Silent", "PodDeleted"], ["active", "event"]);
+    let seen = samples(&metrics.encode().unwrap());
+    for series in [
+        "leadergroup_failovers_total{reason=\"Silent\"}",
+        "leadergroup_failovers_total{reason=\"PodDeleted\"}",
+        "leadergroup_api_writes_total{kind=\"active\",outcome=\"done\"}",
+        "leadergroup_api_writes_total{kind=\"active\",outcome=\"conflict\"}",
+        "leadergroup_api_writes_total{kind=\"event\",outcome=\"refused\"}",
+        "leadergroup_api_writes_total{kind=\"event\",outcome=\"failed\"}",
+        "leadergroup_hook_requests_total{hook=\"promote\",outcome=\"succeeded\"}",
+        "leadergroup_hook_requests_total{hook=\"promote\",outcome=\"failed\"}",
+        "leadergroup_hook_requests_total{hook=\"demote\",outcome=\"succeeded\"}",
+        "leadergroup_hook_requests_total{hook=\"demote\",outcome=\"failed\"}",
+    ] {
+        assert_eq!(seen.get(series), Some(&0.0), "{series} in {seen:#?}");
+    }
     for outcome in ["success", "refused", "unanswered", "hint", "void"] {
         let series = format!("leadergroup_probes_total{{outcome=\"{outcome}\"}}");
         assert_eq!(seen.get(&series), Some(&0.0), "{series} in {seen:#?}");
@@ -185,7 +198,7 @@ fn as_text_format(page: &str) -> String {
 #[test]
 fn promtool_has_nothing_against_the_metrics() {
     let store = Store::refusing(LockError::Invalid { what: "URL", problem: "is missing".to_owned() });
-    let metrics = Metrics::new().with(|registry| LockMetrics::new(&store).register(registry));
+    let metrics = Metrics::new().with(|registry| LockMetrics::new(&store).only_database().register(registry));
     metrics.set_groups(GroupState::Active, 1);
     metrics.set_group("shop", "web", reading(), Duration::ZERO);
     metrics.failover("Silent", Duration::from_millis(40));
@@ -246,9 +259,9 @@ fn the_series_of_a_group_end_with_its_ownership() {
     metrics.set_group("shop", "stays", reading(), Duration::ZERO);
     let samples = samples(&metrics.encode().unwrap());
     let of_groups: Vec<_> = samples.keys().filter(|series| series.contains("namespace=")).collect();
-    // Seven gauges, two conditions, the outage, and four kinds of changes.
+    // Eight gauges, two conditions, the outage, and four kinds of changes.
     assert!(
-        of_groups.len() == 14 && of_groups.iter().all(|series| series.contains("stays")),
+        of_groups.len() == 15 && of_groups.iter().all(|series| series.contains("stays")),
         "{of_groups:?}"
     );
 }
@@ -278,6 +291,54 @@ fn the_series_of_a_group_follow_what_is_read() {
     assert_eq!((series("active_pods", ""), series("fencing_token", "")), (Some(2.0), Some(8.0)));
 }
 
+#[test]
+fn the_active_pod_of_a_group_has_one_series() {
+    let metrics = Metrics::new();
+    let pods = || {
+        let shown = samples(&metrics.encode().unwrap());
+        let infos = shown.into_keys().filter(|series| series.starts_with("leadergroup_active_info{"));
+        infos.map(|series| series.split('"').nth(5).unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    for active in ["web-0", "web-1", "web-0"] {
+        let reading = GroupReading { active: Some(active.to_owned()), ..reading() };
+        metrics.set_group("shop", "web", reading, Duration::ZERO);
+        assert_eq!(pods(), [active]);
+    }
+    metrics.set_group("shop", "web", GroupReading { active: None, ..reading() }, Duration::ZERO);
+    assert_eq!(pods(), [""; 0]);
+    metrics.set_group("shop", "web", reading(), Duration::ZERO);
+    metrics.disown_group("shop", "web");
+    assert_eq!(pods(), [""; 0]);
+}
+
+/// Nobody owns it, and somebody should be told.
+#[test]
+fn a_group_that_no_replica_can_own_has_conditions_and_nothing_else() {
+    let metrics = Metrics::new();
+    let gauges = || {
+        let mut shown: Vec<_> = samples(&metrics.encode().unwrap()).into_keys().collect();
+        shown.retain(|series| series.contains("namespace=") && !series.contains("_total{"));
+        shown.sort();
+        shown
+    };
+    let condition = |kind: &str, status| {
+        let labels = format!("namespace=\"shop\",name=\"web\",type=\"{kind}\",status=\"{status}\"");
+        format!("leadergroup_group_condition{{{labels}}}")
+    };
+    let stalled = [("Ready", false), ("Stalled", true)];
+    for _ in 0..2 {
+        metrics.set_group("shop", "web", reading(), Duration::ZERO);
+        metrics.set_unowned_group("shop", "web", &stalled);
+        assert_eq!(gauges(), [condition("Ready", "false"), condition("Stalled", "true")]);
+    }
+    metrics.set_group("shop", "web", reading(), Duration::ZERO);
+    let owned = gauges();
+    assert!(owned.contains(&condition("Stalled", "false")) && !owned.contains(&condition("Stalled", "true")));
+    metrics.set_unowned_group("shop", "web", &stalled);
+    metrics.forget_group("shop", "web");
+    assert_eq!(gauges(), [""; 0]);
+}
+
 /// What was counted just before a group moved to another replica may not have been read yet.
 #[test]
 fn counters_of_a_group_outlive_its_ownership() {
@@ -302,7 +363,7 @@ fn counters_of_a_group_outlive_its_ownership() {
 /// A group with an active pod, two standbys that could be active, and one that could not.
 fn reading() -> GroupReading {
     GroupReading {
-        active: true,
+        active: Some("web-0".to_owned()),
         works: true,
         labelled: 1,
         eligible: 3,

@@ -50,12 +50,20 @@ use crate::Store;
 #[derive(Debug, Clone)]
 pub struct LockMetrics {
     store: Store,
+    only_database: bool,
 }
 
 impl LockMetrics {
     /// The metrics of this store.
     pub fn new(store: &Store) -> Self {
-        Self { store: store.clone() }
+        Self { store: store.clone(), only_database: false }
+    }
+
+    /// Leaves out the attempts, the terms and the waits for keys. What stays are the connections, the statements and
+    /// the heartbeats. For a program that takes no keys, or that counts its grants itself.
+    #[must_use]
+    pub fn only_database(self) -> Self {
+        Self { only_database: true, ..self }
     }
 
     /// Registers them with the prefix `leadergroup_lock`.
@@ -71,11 +79,13 @@ impl Collector for LockMetrics {
             let counter = ConstCounter::new(value);
             counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)
         };
-        counter("attempts", "Tries and waits for keys, and requested grants", stats.attempts)?;
-        counter("wins", "Attempts that ended with the key", stats.wins)?;
-        counter("losses", "Attempts that ended without the key", stats.losses)?;
-        counter("contention", "Answers that others hold the key or want it", stats.contended)?;
-        counter("lost", "Terms that were lost before they were released", stats.lost)?;
+        if !self.only_database {
+            counter("attempts", "Tries and waits for keys, and requested grants", stats.attempts)?;
+            counter("wins", "Attempts that ended with the key", stats.wins)?;
+            counter("losses", "Attempts that ended without the key", stats.losses)?;
+            counter("contention", "Answers that others hold the key or want it", stats.contended)?;
+            counter("lost", "Terms that were lost before they were released", stats.lost)?;
+        }
         let mut gauge = |name: &str, help: &str, value: u64| {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
@@ -88,8 +98,10 @@ impl Collector for LockMetrics {
             let (unit, kind) = (Some(&Unit::Seconds), histogram.metric_type());
             histogram.encode(encoder.encode_descriptor(name, help, unit, kind)?)
         };
-        seconds("wait_duration", "Waits in queues that have ended", &histograms.waits)?;
-        seconds("hold_duration", "Terms that have ended", &histograms.holds)?;
+        if !self.only_database {
+            seconds("wait_duration", "Waits in queues that have ended", &histograms.waits)?;
+            seconds("hold_duration", "Terms that have ended", &histograms.holds)?;
+        }
         seconds("heartbeat_lag", "From a heartbeat's due time to its answer", &histograms.heartbeat_lag)?;
         seconds(
             "statement_duration",

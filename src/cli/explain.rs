@@ -95,7 +95,11 @@ fn plan_words(found: &Explanation) -> String {
     let steps = plan.steps.iter().enumerate();
     let steps: String =
         steps.map(|(number, step)| format!("  {}. {}\n", number + 1, step_words(step))).collect();
-    format!("next:\n{steps}then: done. {rest}\n")
+    let then = match plan.rest {
+        Rest::HolderWorks => "done; the active pod is healthy".to_owned(),
+        _ => format!("nothing. {rest}"),
+    };
+    format!("next:\n{steps}then: {then}\n")
 }
 
 fn lock_words(row: &LockInfo) -> String {
@@ -229,7 +233,7 @@ fn rest_words(rest: Rest) -> String {
         )
     };
     match rest {
-        Rest::HolderWorks => "The holder works".to_owned(),
+        Rest::HolderWorks => "The active pod is healthy".to_owned(),
         Rest::HolderUnproven => {
             "There is no fresh proof that the holder works, and no evidence against it: it stays".to_owned()
         }

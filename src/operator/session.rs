@@ -15,7 +15,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    api::Reason,
     operator::{
+        executor::KINDS_OF_WRITES,
         index::{Event, lock_view::LockNews},
         message::Message,
     },
@@ -68,9 +70,11 @@ enum End {
     Again,
 }
 
-/// All metrics. The store counts those of the lock itself.
+/// All metrics. The store counts what concerns the database; what becomes of the changes of lock rows is counted here.
 pub(in crate::operator) fn metrics(store: &Store) -> Metrics {
-    Metrics::new().with(|registry| LockMetrics::new(store).register(registry))
+    let unplanned = Reason::ALL.iter().filter(|reason| reason.is_failure() || reason.is_end());
+    let metrics = Metrics::new().counting(unplanned, KINDS_OF_WRITES);
+    metrics.with(|registry| LockMetrics::new(store).only_database().register(registry))
 }
 
 impl Keeper {
@@ -196,7 +200,6 @@ impl Keeper {
     /// A heartbeat succeeded.
     async fn beat(&self, beat: BeatEvent, yielded: Yielded) {
         self.metrics.set_lock_store_up(true);
-        self.metrics.heartbeat(beat.took);
         self.tell(LockNews::Beat {
             own: beat.own,
             living: beat.peers,
@@ -345,8 +348,21 @@ mod tests {
         let families: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
         let names: BTreeSet<&str> = families.iter().filter_map(|family| family.split(' ').next()).collect();
         assert_eq!(names.len(), families.len(), "{page}");
-        for name in ["attempts", "heartbeat_lag_seconds", "statements_waiting", "store_up", "sessions_lost"] {
+        for name in ["operations", "heartbeat_lag_seconds", "statements_waiting", "store_up", "sessions_lost"]
+        {
             assert!(names.contains(format!("leadergroup_lock_{name}").as_str()), "{name}: {page}");
+        }
+        // They are counted as operations, or are of programs that hold locks themselves.
+        for name in [
+            "attempts",
+            "wins",
+            "losses",
+            "contention",
+            "lost",
+            "wait_duration_seconds",
+            "hold_duration_seconds",
+        ] {
+            assert!(!names.contains(format!("leadergroup_lock_{name}").as_str()), "{name}: {page}");
         }
     }
 

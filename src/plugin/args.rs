@@ -54,7 +54,7 @@ pub enum Command {
     /// Show groups, those with a problem first; or one group with its pods, conditions and Services
     Status(StatusArgs),
     /// Say why a group is as it is, and what happens next
-    Explain(GroupArgs),
+    Explain(ExplainArgs),
     /// Show the last changes of the active pod
     History(HistoryArgs),
     /// Make another pod active while the active one still works
@@ -94,6 +94,17 @@ pub struct GroupArgs {
     pub group: String,
 }
 
+/// Arguments of `explain`.
+#[derive(Clone, Debug, Args)]
+pub struct ExplainArgs {
+    /// The group: NAME, or NAMESPACE/NAME
+    #[arg(value_name = "GROUP")]
+    pub group: String,
+    /// How to print it
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub output: Output,
+}
+
 /// Arguments of `pause`.
 #[derive(Clone, Debug, Args)]
 pub struct PauseArgs {
@@ -131,6 +142,9 @@ pub struct SwitchoverArgs {
     /// How long to wait
     #[arg(long, value_name = "TIME", default_value = "40s")]
     pub timeout: HumanDuration,
+    /// How to print it
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub output: Output,
 }
 
 /// Arguments of `doctor`.

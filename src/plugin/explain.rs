@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
+use serde::Serialize;
 
 use super::{
     cluster::{Seen, when},
@@ -9,6 +10,7 @@ use super::{
     holder,
     ink::Ink,
     moments::ago,
+    operator::Place,
     pods::{self, PodLine, PodRole},
     state::{
         GroupLine, State, complaint, condition, failed, is_seen, is_up_to_date, judged, pending_switchover,
@@ -22,8 +24,10 @@ use crate::api::{ConditionType, Failback, LeaderGroup, PlannedLoss, Reason, Sigh
 const EVENTS: usize = 3;
 
 /// An explanation: each part is a list of sentences.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Explained {
+    /// Namespace and name.
+    pub(super) group: String,
     /// Why it is as it is.
     pub(super) because: Vec<String>,
     /// What happens next.
@@ -32,22 +36,32 @@ pub(super) struct Explained {
     pub(super) unknown: Vec<String>,
 }
 
-/// Explains a group.
-pub(super) fn explained(seen: &Seen) -> Explained {
+/// Explains a group. `operator` can tell more of it.
+pub(super) fn explained(seen: &Seen, operator: Option<&Place>) -> Explained {
     let pods = seen.pods.as_ref().map(|found| pods::lines(&seen.group, found));
     let lines = pods.clone().unwrap_or_default();
     let mut unknown = unread(seen);
+    let group = name(&seen.group);
+    let who = match operator {
+        Some(_) => "The operator",
+        None => "An operator that is installed as in the README",
+    };
     unknown.push(format!(
-        "which probes each pod answers, and the row of the lock. An operator that is installed as in the README tells: \
-         {}",
-        operators_word(&name(&seen.group))
+        "which probes each pod answers, and the row of the lock. {who} tells: {}",
+        operators_word(operator, &group)
     ));
-    Explained { because: because(seen, &lines), next: next(seen, &lines), unknown }
+    Explained { group, because: because(seen, &lines), next: next(seen, &lines), unknown }
 }
 
-/// The command by which the operator itself explains a group, with the names that the README installs it under.
-pub(super) fn operators_word(group: &str) -> String {
-    format!("`kubectl -n leadergroup exec deployment/leadergroup -- leadergroup explain {group}`")
+/// The command by which the operator itself explains a group. If it was not found, with the names that the README
+/// installs it under.
+pub(super) fn operators_word(operator: Option<&Place>, group: &str) -> String {
+    match operator {
+        Some(place) => place.explain(group),
+        None => {
+            format!("`kubectl -n leadergroup exec deployment/leadergroup -- leadergroup explain {group}`")
+        }
+    }
 }
 
 fn name(group: &LeaderGroup) -> String {

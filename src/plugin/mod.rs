@@ -13,6 +13,7 @@ mod history;
 mod holder;
 mod ink;
 mod moments;
+mod operator;
 mod pause;
 mod pods;
 mod print;
@@ -29,8 +30,8 @@ use clap::CommandFactory as _;
 use jiff::Timestamp;
 
 pub use args::{
-    Access, Command, CommandLine, CompletionArgs, DoctorArgs, GroupArgs, HistoryArgs, Output, StatusArgs,
-    SwitchoverArgs,
+    Access, Command, CommandLine, CompletionArgs, DoctorArgs, ExplainArgs, GroupArgs, HistoryArgs, Output,
+    StatusArgs, SwitchoverArgs,
 };
 use cluster::Cluster;
 use doctor::Patient;
@@ -52,8 +53,12 @@ pub async fn run(line: &CommandLine) -> Result<u8, Failure> {
         Command::Status(args) => return status(&cluster, args, &line.access).await.map(|()| 0),
         Command::Doctor(args) => return examine(&cluster, args, &line.access).await,
         Command::Explain(args) => {
-            let seen = cluster.see(&cluster.name(&args.group)).await?;
-            explain::text(&explain::explained(&seen), &seen, width())
+            let name = cluster.name(&args.group);
+            let (seen, operators) = tokio::join!(cluster.see(&name), operator::deployments(&cluster));
+            let seen = seen?;
+            let operator = operator::of_namespace(&operators.unwrap_or_default(), &name.namespace);
+            let found = explain::explained(&seen, operator.as_ref());
+            formatted(args.output, &found, || explain::text(&found, &seen, width()))?
         }
         Command::History(args) => {
             let changes = history::changes(&cluster.group(&cluster.name(&args.group)).await?);
@@ -61,7 +66,8 @@ pub async fn run(line: &CommandLine) -> Result<u8, Failure> {
             formatted(args.output, &changes, text)?
         }
         Command::Switchover(args) => {
-            switchover::switchover(&cluster, &cluster.name(&args.group), args).await?
+            let answer = switchover::switchover(&cluster, &cluster.name(&args.group), args).await?;
+            formatted(args.output, &answer, || answer.message.clone() + "\n")?
         }
         Command::Pause(args) => {
             let name = cluster.name(&args.group);

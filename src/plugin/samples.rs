@@ -2,13 +2,14 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::{
+    apps::v1::Deployment,
     core::v1::{Pod, Service},
     discovery::v1::EndpointSlice,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::cluster::Seen;
+use super::{cluster::Seen, operator::NAMESPACES};
 use crate::api::LeaderGroup;
 
 /// The time of all tests.
@@ -168,4 +169,18 @@ pub(super) fn seen(group: LeaderGroup, pods: Vec<Pod>) -> Seen {
         node: Ok(None),
         now: now(),
     }
+}
+
+/// The Deployment of an operator in this namespace that watches some, or all.
+pub(super) fn operator(namespace: &str, ready: i32, watched: &str) -> Deployment {
+    object(json!({
+        "metadata": { "namespace": namespace, "name": "leadergroup" },
+        "spec": {
+            "replicas": 2, "selector": {},
+            "template": { "spec": { "containers": [{
+                "name": "operator", "env": [{ "name": NAMESPACES, "value": watched }],
+            }] } },
+        },
+        "status": { "readyReplicas": ready },
+    }))
 }

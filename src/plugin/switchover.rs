@@ -6,6 +6,7 @@ use kube::{
     api::{Patch, PatchParams},
     runtime::wait::await_condition,
 };
+use serde::Serialize;
 use serde_json::json;
 use tokio::time::timeout;
 use uuid::Uuid;
@@ -24,12 +25,25 @@ pub(super) fn as_plugin() -> PatchParams {
     PatchParams { field_manager: Some("kubectl-leadergroup".to_owned()), ..PatchParams::default() }
 }
 
-/// Requests the switchover, and waits for it if that is wanted. Returns what to print.
+/// What became of a request.
+#[derive(Debug, Serialize)]
+pub(super) struct Answer {
+    /// Namespace and name.
+    group: String,
+    /// The identifier of the request.
+    request: String,
+    /// None if it was not waited for.
+    result: Option<SwitchoverResult>,
+    /// In words.
+    pub(super) message: String,
+}
+
+/// Requests the switchover, and waits for it if that is wanted.
 pub(super) async fn switchover(
     cluster: &Cluster,
     name: &GroupName,
     args: &SwitchoverArgs,
-) -> Result<String, Failure> {
+) -> Result<Answer, Failure> {
     let GroupName { namespace, name: group } = name;
     let groups = cluster.of::<LeaderGroup>(Some(namespace));
     let request = Uuid::new_v4().to_string();
@@ -41,9 +55,9 @@ pub(super) async fn switchover(
         Err(failure) => return Err(cluster.unless_misspelt(name, failure).await),
     }
     if !args.wait {
-        return Ok(format!(
-            "requested. To see the result: kubectl leadergroup status -n {namespace} {group}\n"
-        ));
+        let message =
+            format!("requested. To see the result: kubectl leadergroup status -n {namespace} {group}");
+        return Ok(Answer { group: format!("{namespace}/{group}"), request, result: None, message });
     }
     let is_answered = |object: Option<&LeaderGroup>| {
         object.is_none_or(|object| result(object.status.as_ref(), &request).is_some())
@@ -66,7 +80,10 @@ pub(super) async fn switchover(
         )
     })?;
     match result(status.and_then(|object| object.status).as_ref(), &request) {
-        Some((SwitchoverResult::Done, message)) => Ok(format!("{message}\n")),
+        Some((SwitchoverResult::Done, message)) => {
+            let result = Some(SwitchoverResult::Done);
+            Ok(Answer { group: format!("{namespace}/{group}"), request, result, message })
+        }
         Some((SwitchoverResult::Refused, why)) => {
             Err(Failure::new(format!("the switchover of {namespace}/{group} is refused: {why}"), ""))
         }

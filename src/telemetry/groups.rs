@@ -1,5 +1,6 @@
 //! The series of the groups that this replica owns. A group's gauges end here when another replica takes the group, and
-//! begin there.
+//! begin there. A group that no replica can own because a user must change something has only conditions, which every
+//! replica shows that knows of it.
 
 use std::{collections::HashMap, sync::atomic::AtomicU64, time::Duration};
 
@@ -13,8 +14,8 @@ use prometheus_client::{
 /// What is known of one group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupReading {
-    /// Whether a pod is active.
-    pub active: bool,
+    /// The name of the active pod.
+    pub active: Option<String>,
     /// Whether a pod is labelled active, and nothing is known against it.
     pub works: bool,
     /// How many pods carry the label of the active pod.
@@ -27,9 +28,12 @@ pub struct GroupReading {
     pub token: i64,
     /// When the holder last changed, in seconds since 1970. None if the status names no change.
     pub changed_at: Option<i64>,
-    /// The conditions by their types, and whether each is true.
-    pub conditions: Vec<(&'static str, bool)>,
+    /// The conditions.
+    pub conditions: Vec<ShownCondition>,
 }
+
+/// The type of a condition, and whether it is true.
+pub type ShownCondition = (&'static str, bool);
 
 /// What a change of holder means for the former holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +52,7 @@ pub enum ChangeKind {
 #[derive(Default)]
 pub(super) struct GroupSeries {
     active: Family<GroupLabels, Gauge>,
+    pod: Family<PodLabels, Gauge>,
     works: Family<GroupLabels, Gauge>,
     labelled: Family<GroupLabels, Gauge>,
     eligible: Family<GroupLabels, Gauge>,
@@ -58,13 +63,44 @@ pub(super) struct GroupSeries {
     outage: Family<GroupLabels, Counter<f64, AtomicU64>>,
     changes: Family<ChangeLabels, Counter>,
     /// What was set last.
-    known: Mutex<HashMap<GroupLabels, GroupReading>>,
+    known: Mutex<HashMap<GroupLabels, Shown>>,
+}
+
+/// What is shown of a group.
+enum Shown {
+    /// This replica owns it.
+    Owned(GroupReading),
+    /// No replica can own it.
+    Unowned(Vec<ShownCondition>),
+}
+
+impl Shown {
+    fn conditions(&self) -> &[ShownCondition] {
+        match self {
+            Self::Owned(reading) => &reading.conditions,
+            Self::Unowned(conditions) => conditions,
+        }
+    }
+
+    fn pod(&self) -> Option<&String> {
+        match self {
+            Self::Owned(reading) => reading.active.as_ref(),
+            Self::Unowned(_) => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct GroupLabels {
     namespace: String,
     name: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PodLabels {
+    namespace: String,
+    name: String,
+    pod: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -85,6 +121,7 @@ struct ChangeLabels {
 impl GroupSeries {
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register("active", "1 if the group has an active pod, otherwise 0", self.active.clone());
+        registry.register("active_info", "1 for the pod that is active in the group now", self.pod.clone());
         registry.register(
             "active_works",
             "1 if a pod is labelled active and nothing is known against it, otherwise 0",
@@ -127,23 +164,22 @@ impl GroupSeries {
         self.outage.get_or_create(&labels).inc_by(outage.as_secs_f64());
         let mut known = self.known.lock();
         let before = known.get(&labels);
-        if before.is_none() {
+        match before {
+            Some(Shown::Owned(before)) if *before == reading => return,
+            Some(Shown::Owned(_)) => {}
             // A counter that begins at 1 shows no increase.
-            for kind in ChangeKind::ALL {
-                drop(self.changes.get_or_create(&labels.change(kind)));
-            }
+            _ => ChangeKind::ALL
+                .iter()
+                .for_each(|kind| drop(self.changes.get_or_create(&labels.change(*kind)))),
         }
-        if before == Some(&reading) {
-            return;
+        self.set_conditions(&labels, before, &reading.conditions);
+        if let Some(pod) = before.and_then(Shown::pod).filter(|pod| reading.active.as_ref() != Some(pod)) {
+            self.pod.remove(&labels.pod(pod));
         }
-        let removed = before.into_iter().flat_map(|before| &before.conditions);
-        for condition in removed.filter(|condition| !reading.conditions.contains(condition)) {
-            self.conditions.remove(&labels.condition(*condition));
+        if let Some(pod) = &reading.active {
+            self.pod.get_or_create(&labels.pod(pod)).set(1);
         }
-        for condition in &reading.conditions {
-            self.conditions.get_or_create(&labels.condition(*condition)).set(1);
-        }
-        self.active.get_or_create(&labels).set(i64::from(reading.active));
+        self.active.get_or_create(&labels).set(i64::from(reading.active.is_some()));
         self.works.get_or_create(&labels).set(i64::from(reading.works));
         self.labelled.get_or_create(&labels).set(i64::from(reading.labelled));
         self.eligible.get_or_create(&labels).set(i64::from(reading.eligible));
@@ -153,7 +189,40 @@ impl GroupSeries {
             Some(at) => drop(self.changed_at.get_or_create(&labels).set(at)),
             None => drop(self.changed_at.remove(&labels)),
         }
-        known.insert(labels, reading);
+        known.insert(labels, Shown::Owned(reading));
+    }
+
+    /// Sets the conditions of a group that no replica can own, and removes the gauges that it had here.
+    pub(super) fn set_unowned(&self, namespace: &str, name: &str, conditions: &[ShownCondition]) {
+        let labels = GroupLabels::new(namespace, name);
+        let mut known = self.known.lock();
+        let before = known.get(&labels);
+        if matches!(before, Some(Shown::Unowned(before)) if before == conditions) {
+            return;
+        }
+        self.set_conditions(&labels, before, conditions);
+        self.remove_gauges(&labels, before);
+        known.insert(labels, Shown::Unowned(conditions.to_vec()));
+    }
+
+    fn set_conditions(&self, labels: &GroupLabels, before: Option<&Shown>, now: &[ShownCondition]) {
+        let removed = before.into_iter().flat_map(Shown::conditions);
+        for condition in removed.filter(|condition| !now.contains(condition)) {
+            self.conditions.remove(&labels.condition(*condition));
+        }
+        for condition in now {
+            self.conditions.get_or_create(&labels.condition(*condition)).set(1);
+        }
+    }
+
+    fn remove_gauges(&self, labels: &GroupLabels, before: Option<&Shown>) {
+        let Self { active, works, labelled, eligible, members, token, changed_at, .. } = self;
+        for gauges in [active, works, labelled, eligible, members, token, changed_at] {
+            gauges.remove(labels);
+        }
+        if let Some(pod) = before.and_then(Shown::pod) {
+            self.pod.remove(&labels.pod(pod));
+        }
     }
 
     pub(super) fn changed(&self, namespace: &str, name: &str, kind: ChangeKind) {
@@ -166,13 +235,8 @@ impl GroupSeries {
     pub(super) fn disown(&self, namespace: &str, name: &str) {
         let labels = GroupLabels::new(namespace, name);
         let Some(before) = self.known.lock().remove(&labels) else { return };
-        let Self { active, works, labelled, eligible, members, token, changed_at, .. } = self;
-        for gauges in [active, works, labelled, eligible, members, token, changed_at] {
-            gauges.remove(&labels);
-        }
-        for condition in &before.conditions {
-            self.conditions.remove(&labels.condition(*condition));
-        }
+        self.remove_gauges(&labels, Some(&before));
+        self.set_conditions(&labels, Some(&before), &[]);
     }
 
     /// Removes all series of a group that is gone.
@@ -191,7 +255,11 @@ impl GroupLabels {
         Self { namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
-    fn condition(&self, (kind, holds): (&'static str, bool)) -> ConditionLabels {
+    fn pod(&self, pod: &str) -> PodLabels {
+        PodLabels { namespace: self.namespace.clone(), name: self.name.clone(), pod: pod.to_owned() }
+    }
+
+    fn condition(&self, (kind, holds): ShownCondition) -> ConditionLabels {
         let (namespace, name) = (self.namespace.clone(), self.name.clone());
         ConditionLabels { namespace, name, r#type: kind, status: if holds { "true" } else { "false" } }
     }

@@ -12,7 +12,7 @@ use prometheus_client::{
 
 use super::{
     evidence::EvidenceSeries,
-    groups::{ChangeKind, GroupReading, GroupSeries},
+    groups::{ChangeKind, GroupReading, GroupSeries, ShownCondition},
     process::ProcessCollector,
 };
 
@@ -25,7 +25,6 @@ pub struct Metrics {
     failover_duration: Histogram,
     evidence: EvidenceSeries,
     lock_store_up: Gauge,
-    heartbeat_duration: Histogram,
     lock_operations: Family<LockLabels, Counter>,
     sessions_lost: Counter,
     adoptions: Counter,
@@ -118,11 +117,13 @@ struct HookLabels {
     outcome: &'static str,
 }
 
-/// From a label edit on the same machine to a lost node with a long silence timeout.
-const FAILOVER_SECONDS: [f64; 14] =
-    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0];
-/// From a database on the same machine to one so slow that the session is about to expire.
-const HEARTBEAT_SECONDS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
+/// From a label edit on the same machine to a lost node with the longest silence timeout, an hour.
+const FAILOVER_SECONDS: [f64; 19] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0,
+    1800.0, 3600.0,
+];
+/// The hooks whose requests are counted.
+const HOOKS: [&str; 2] = ["promote", "demote"];
 
 impl Default for Metrics {
     fn default() -> Self {
@@ -141,7 +142,6 @@ impl Metrics {
             failover_duration: Histogram::new(FAILOVER_SECONDS),
             evidence: EvidenceSeries::new(),
             lock_store_up: Gauge::default(),
-            heartbeat_duration: Histogram::new(HEARTBEAT_SECONDS),
             lock_operations: Family::default(),
             sessions_lost: Counter::default(),
             adoptions: Counter::default(),
@@ -156,7 +156,30 @@ impl Metrics {
                 drop(metrics.lock_operations.get_or_create(&LockLabels::new(operation, outcome)));
             }
         }
+        for hook in HOOKS {
+            for succeeded in [true, false] {
+                drop(metrics.hook_requests.get_or_create(&HookLabels::new(hook, succeeded)));
+            }
+        }
         metrics
+    }
+
+    /// With counters at zero for failovers of these reasons, and for each outcome of these writes to the API server.
+    #[must_use]
+    pub fn counting(
+        self,
+        reasons: impl IntoIterator<Item = impl fmt::Display>,
+        writes: impl IntoIterator<Item = &'static str>,
+    ) -> Self {
+        for reason in reasons {
+            drop(self.failovers.get_or_create(&ReasonLabels { reason: reason.to_string() }));
+        }
+        for kind in writes {
+            for outcome in ApiOutcome::ALL {
+                drop(self.api_writes.get_or_create(&WriteLabels { kind, outcome: outcome.word() }));
+            }
+        }
+        self
     }
 
     /// With metrics that another part of the process counts itself.
@@ -191,12 +214,6 @@ impl Metrics {
             "lock_store_up",
             "1 if this replica could use the lock's database at the last attempt, otherwise 0",
             self.lock_store_up.clone(),
-        );
-        registry.register_with_unit(
-            "lock_heartbeat_duration",
-            "Duration of one heartbeat of the session, successful or not",
-            Unit::Seconds,
-            self.heartbeat_duration.clone(),
         );
         registry.register(
             "lock_operations",
@@ -236,6 +253,11 @@ impl Metrics {
     /// Sets the series of an owned group. `outage` is the time since the last call for which no active pod worked.
     pub fn set_group(&self, namespace: &str, name: &str, reading: GroupReading, outage: Duration) {
         self.each_group.set(namespace, name, reading, outage);
+    }
+
+    /// Sets the conditions of a group that no replica can own. Several replicas may show them.
+    pub fn set_unowned_group(&self, namespace: &str, name: &str, conditions: &[ShownCondition]) {
+        self.each_group.set_unowned(namespace, name, conditions);
     }
 
     /// The holder of an owned group has changed.
@@ -281,15 +303,9 @@ impl Metrics {
         self.lock_store_up.set(i64::from(up));
     }
 
-    /// A heartbeat of the lock's session ended after `duration`.
-    pub fn heartbeat(&self, duration: Duration) {
-        self.heartbeat_duration.observe(duration.as_secs_f64());
-    }
-
     /// A pod was sent the request of a hook, `promote` or `demote`, and has accepted it or not.
     pub fn hook_request(&self, hook: &'static str, succeeded: bool) {
-        let outcome = if succeeded { "succeeded" } else { "failed" };
-        self.hook_requests.get_or_create(&HookLabels { hook, outcome }).inc();
+        self.hook_requests.get_or_create(&HookLabels::new(hook, succeeded)).inc();
     }
 
     /// A change of a lock row ended.
@@ -345,6 +361,12 @@ impl LockLabels {
     }
 }
 
+impl HookLabels {
+    fn new(hook: &'static str, succeeded: bool) -> Self {
+        Self { hook, outcome: if succeeded { "succeeded" } else { "failed" } }
+    }
+}
+
 impl LockOperation {
     const ALL: [Self; 4] = [Self::Grant, Self::Vacate, Self::Confirm, Self::Tombstone];
 
@@ -371,6 +393,8 @@ impl LockOutcome {
 }
 
 impl ApiOutcome {
+    const ALL: [Self; 4] = [Self::Done, Self::Conflict, Self::Refused, Self::Failed];
+
     fn word(self) -> &'static str {
         match self {
             Self::Done => "done",

@@ -15,7 +15,7 @@ mod process;
 mod traces;
 
 pub use endpoints::{BindError, Endpoints, Server};
-pub use groups::{ChangeKind, GroupReading};
+pub use groups::{ChangeKind, GroupReading, ShownCondition};
 pub use liveness::{Check, Liveness, ReadyChecks};
 pub use logs::{FilterError, LogFormat, UnknownLogFormat, init_logs, log_subscriber};
 pub use metrics::{ApiOutcome, GroupState, LockOperation, LockOutcome, Metrics};

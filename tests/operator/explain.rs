@@ -56,7 +56,9 @@ async fn it_shows_the_evidence_and_the_next_steps_and_changes_nothing() {
     assert_eq!(active(&pods).await, ["web-0"]);
     eventually("the confirmation", async || explained().await["lock"]["confirmed"] == true).await;
     let (_, text) = run(server, Some(&url), &["explain", &name]).await;
-    for words in ["owner:        ", "token 1, held by web-0", "web-1", "next: nothing. The holder works"] {
+    for words in
+        ["owner:        ", "token 1, held by web-0", "web-1", "next: nothing. The active pod is healthy"]
+    {
         assert!(text.contains(words), "no {words:?} in:\n{text}");
     }
 

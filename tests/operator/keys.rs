@@ -56,6 +56,11 @@ async fn the_default_key_of_another_group_cannot_be_taken_before_that_group_exis
     let mut operator = Operator::start(&server, &format!("{team},{shop}"), &database.url());
     let message = reported(&thieves, "thief", "KeyNotAllowed").await;
     assert!(message.contains("spec.lock.key begins with a UID") && message.contains("create"), "{message}");
+    // No replica owns it, and an alert says that it waits for a user.
+    let labels = format!("namespace=\"{team}\",name=\"thief\",type=\"Stalled\",status=\"true\"");
+    let stalled = format!("leadergroup_group_condition{{{labels}}} 1");
+    let shown = async || operator.get("/metrics").lines().any(|line| line == stalled);
+    eventually("the group to be shown as stalled", shown).await;
     let rows =
         async |what: &str| database.number(&format!("select count(*) from leadergroup.lock {what}")).await;
     assert_eq!(rows("").await, 0);

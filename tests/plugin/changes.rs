@@ -91,6 +91,10 @@ async fn a_switchover_is_requested_and_its_result_awaited() {
         assert_eq!(status, i32::from(result == "Refused"), "{text}{errors}");
         assert!(format!("{text}{errors}").contains(message), "{text}{errors}");
     }
+    let requested = world.json(&["switchover", "web"]).await;
+    let group = world.api::<LeaderGroup>().get("web").await.unwrap();
+    assert_eq!(requested["request"], group.metadata.annotations.unwrap()[SWITCHOVER_ANNOTATION]);
+    assert!(requested["result"].is_null(), "{requested}");
     let late = world.complaint(&["switchover", "web", "--wait", "--timeout", "200ms"]).await;
     for words in [
         "no result after 200ms",

@@ -40,6 +40,10 @@ async fn the_doctor_finds_nothing_wrong_in_a_good_world_and_names_each_remedy_in
         assert!(text.contains(words), "no {words:?} in:\n{text}");
     }
 
+    let text = world.text(&["explain", "web"]).await;
+    let exec = format!("-n {} exec deployment/leadergroup -- leadergroup explain", world.namespace);
+    assert!(text.contains(&exec), "the operator that was found explains it: {text}");
+
     // A template that sets the label, a Service that forgot it, and an operator that does not run.
     let down = Patch::Merge(json!({ "status": { "readyReplicas": null } }));
     deployments.patch_status("leadergroup", &PatchParams::default(), &down).await.unwrap();

@@ -127,6 +127,9 @@ async fn explain_and_history_tell_the_past_and_the_next() {
     ] {
         assert!(text.contains(words), "no {words:?} in:\n{text}");
     }
+    let explained = world.json(&["explain", "web"]).await;
+    assert_eq!(explained["group"], format!("{}/web", world.namespace), "{explained}");
+    assert!(explained["next"][0].as_str().unwrap().starts_with("if web-0 fails"), "{explained}");
     let text = world.text(&["history", "web"]).await;
     assert!(text.contains("2026-01-01 00:00:00Z") && text.contains("5s41ms  Silent"), "{text}");
     let changes = world.json(&["history", "web"]).await;

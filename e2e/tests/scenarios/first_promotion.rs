@@ -68,7 +68,7 @@ async fn explains(s: &Scenario, active: &str) -> Result<()> {
     let eligible =
         text.lines().filter(|line| line.contains("eligible") && line.contains("succeeded")).count();
     ensure!(eligible == 3, "{eligible} pods are eligible:\n{text}");
-    for words in [&format!("held by {active}"), "next: nothing. The holder works"] {
+    for words in [&format!("held by {active}"), "next: nothing. The active pod is healthy"] {
         ensure!(text.contains(words), "no {words:?} in:\n{text}");
     }
     Ok(())

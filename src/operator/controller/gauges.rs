@@ -4,14 +4,22 @@ use std::time::Duration;
 
 use super::{Controller, IDLE};
 use crate::{
-    api::{Role, Verdict},
+    api::{ConditionType, Role, Verdict},
     election::{Member, Phase},
     operator::{
         group::Group,
         index::{IndexedGroup, watch_health::Watched},
     },
-    telemetry::{GroupReading, GroupState},
+    ownership::Owner,
+    telemetry::{GroupReading, GroupState, ShownCondition},
 };
+
+/// The conditions of a group that no replica can own, because a user must change something.
+const STALLED: [ShownCondition; 3] = [
+    (ConditionType::Accepted.name(), false),
+    (ConditionType::Ready.name(), false),
+    (ConditionType::Stalled.name(), true),
+];
 
 impl Controller {
     /// Sets them `elapsed` after the last time.
@@ -29,17 +37,26 @@ impl Controller {
         let mut counts = [0_usize; 7];
         for (name, group) in &self.groups {
             let Some(seen) = self.index.group(name).filter(|_| group.is_owned()) else {
-                metrics.disown_group(&name.namespace, &name.name);
+                match group.ownership.owner() {
+                    Owner::Foreign(_) | Owner::Refused(_) => {
+                        metrics.set_unowned_group(&name.namespace, &name.name, &STALLED);
+                    }
+                    _ if self.index.is_undecodable(name) => {}
+                    _ => metrics.disown_group(&name.namespace, &name.name),
+                }
                 continue;
             };
             let reading = reading(group);
-            let state = state_of(seen, group, reading.active);
+            let state = state_of(seen, group, reading.active.is_some());
             // This process may have stood still, and another replica may have owned the group meanwhile.
             let outage = if reading.works { Duration::ZERO } else { elapsed.min(2 * IDLE) };
             metrics.set_group(&name.namespace, &name.name, reading, outage);
             if let Some(index) = kinds.iter().position(|known| *known == state) {
                 counts[index] += 1;
             }
+        }
+        for name in self.index.undecodable() {
+            metrics.set_unowned_group(&name.namespace, &name.name, &STALLED);
         }
         kinds.into_iter().zip(counts).for_each(|(state, count)| metrics.set_groups(state, count));
         metrics.set_probe_targets(self.prober.len());
@@ -57,7 +74,7 @@ fn reading(group: &Group) -> GroupReading {
         u32::try_from(members.iter().filter(|member| which(member)).count()).unwrap_or(u32::MAX)
     };
     GroupReading {
-        active: election.active().is_some(),
+        active: election.active().map(|member| member.pod.name.clone()),
         works: election.has_healthy_active(),
         labelled: count(&|member| member.role == Role::Active),
         eligible: count(&|member| member.verdict == Verdict::Eligible),

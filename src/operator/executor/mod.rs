@@ -173,9 +173,14 @@ where
     let _ = context.messages.send(message).await;
 }
 
+/// What is written to the API server, as the metrics count it: by the router, and Events.
+pub(super) const KINDS_OF_WRITES: [&str; 9] =
+    ["active", "standby", "clear", "delete", "declaration", "status", "finalizer", "endpoints", "event"];
+
 /// A callback that counts the writes to the API server.
 pub(super) fn count_writes(metrics: Arc<Metrics>) -> OnWrite {
     Arc::new(move |kind, error| {
+        debug_assert!(KINDS_OF_WRITES.contains(&kind), "writes of the kind {kind} do not begin at zero");
         metrics.api_write(
             kind,
             match error {

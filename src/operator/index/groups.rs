@@ -40,7 +40,10 @@ impl Index {
             }
             watcher::Event::InitDone => {
                 let seen = self.listing.remove(&listing).unwrap_or_default();
-                for name in self.selection.group_names(scope.as_deref()) {
+                let in_scope =
+                    |name: &&GroupName| scope.as_deref().is_none_or(|scope| *scope == *name.namespace);
+                let undecodable: Vec<_> = self.undecodable.keys().filter(in_scope).cloned().collect();
+                for name in self.selection.group_names(scope.as_deref()).into_iter().chain(undecodable) {
                     if !seen.contains(&name.to_string()) {
                         self.group_gone(&name, now, requests);
                     }
@@ -121,12 +124,15 @@ impl Index {
     }
 
     pub(super) fn group_gone(&mut self, name: &GroupName, now: Duration, requests: &mut Requests) {
-        self.undecodable.remove(name);
+        let was_undecodable = self.undecodable.remove(name).is_some();
         let pods = self.selection.pods_of(name);
         self.selection.take_group(name);
         self.timers.set(name, None);
-        if let Some(group) = self.groups.remove(name) {
+        let group = self.groups.remove(name);
+        if group.is_some() || was_undecodable {
             requests.push(Request::Forget(name.clone()));
+        }
+        if let Some(group) = group {
             for uid in group.pods.into_keys() {
                 self.placement.take(&uid);
                 requests.push(Request::StopProbing(uid));
@@ -168,6 +174,16 @@ impl Index {
         }
         requests.push(Request::Log(Notice::Undecodable(name.clone(), unreadable.problem.clone())));
         requests.push(Request::ReportUndecodable(unreadable));
+    }
+
+    /// The groups that cannot be decoded, except those that are being deleted.
+    pub(in crate::operator) fn undecodable(&self) -> impl Iterator<Item = &GroupName> {
+        self.undecodable.keys()
+    }
+
+    /// Whether this group is one of them.
+    pub(in crate::operator) fn is_undecodable(&self, name: &GroupName) -> bool {
+        self.undecodable.contains_key(name)
     }
 
     /// A group that is being deleted and cannot be decoded is cleaned up with the fields that can be. It stays marked

@@ -19,6 +19,7 @@ use crate::{
     plugin::{
         cluster::Part,
         explain::operators_word,
+        failure::Failure,
         holder,
         pods::{self, PodLine},
         services,
@@ -31,7 +32,10 @@ pub(super) struct Namespace {
     pub(super) pods: Part<Vec<Pod>>,
     pub(super) services: Part<Vec<Service>>,
     pub(super) slices: Part<Vec<EndpointSlice>>,
-    pub(super) workloads: Part<Vec<Workload>>,
+    /// Those that could be read.
+    pub(super) workloads: Vec<Workload>,
+    /// Why some could not be.
+    pub(super) unread_workloads: Vec<Failure>,
     pub(super) policies: Part<Vec<NetworkPolicy>>,
     /// How many groups it has.
     pub(super) groups: usize,
@@ -59,7 +63,7 @@ pub(super) fn findings(group: &LeaderGroup, namespace: &Namespace, operator: &Op
         check.add(Level::Wrong, text, remedy);
     }
     let own = |workload: &&Workload| workload.is_of(group);
-    let workloads: Vec<&Workload> = namespace.workloads.iter().flatten().filter(own).collect();
+    let workloads: Vec<&Workload> = namespace.workloads.iter().filter(own).collect();
     check.conditions(group, &workloads);
     if let (Ok(services), Ok(slices)) = (&namespace.services, &namespace.slices) {
         let lines = services::lines(group, &mine, services, slices);
@@ -76,7 +80,7 @@ pub(super) fn findings(group: &LeaderGroup, namespace: &Namespace, operator: &Op
         }
     }
     if is_seen(group) && gone.is_none() {
-        check.obstacles(&pods, &mine, namespace.policies.iter().flatten());
+        check.obstacles(&pods, &mine, namespace.policies.iter().flatten(), operator);
     }
     if check.found.is_empty() {
         check.found.push(Finding::fine(check.about, "nothing is wrong"));
@@ -102,8 +106,8 @@ impl Check {
             group.name_any()
         );
         match operator {
-            Operator::Runs { log } => {
-                let remedy = format!("if it stays, the operator's log says why: {log}");
+            Operator::Runs(place) => {
+                let remedy = format!("if it stays, the operator's log says why: {}", place.log());
                 self.add(Level::Hint, "it is being deleted", remedy);
             }
             Operator::Absent => {
@@ -160,6 +164,7 @@ impl Check {
         lines: &[PodLine],
         pods: &[Pod],
         policies: impl Iterator<Item = &'a NetworkPolicy>,
+        operator: &Operator,
     ) {
         let doubtful = |line: &&PodLine| line.ready && line.eligible != Some(true);
         let doubtful: Vec<&str> = lines.iter().filter(doubtful).map(|line| line.pod.as_str()).collect();
@@ -194,11 +199,9 @@ impl Check {
         }
         if restricting.is_empty() && mesh.is_none() {
             let text = format!("{names}: Ready according to the kubelet, but perhaps not eligible");
-            self.add(
-                Level::Hint,
-                text,
-                format!("{} says which probes they answer", operators_word(&self.about)),
-            );
+            let place = if let Operator::Runs(place) = operator { Some(place) } else { None };
+            let remedy = format!("{} says which probes they answer", operators_word(place, &self.about));
+            self.add(Level::Hint, text, remedy);
         }
     }
 }

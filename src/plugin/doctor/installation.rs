@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
-    api::{apps::v1::Deployment, core::v1::Container},
+    api::apps::v1::Deployment,
     apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps},
 };
 use kube::{CustomResourceExt as _, ResourceExt as _};
@@ -15,15 +15,11 @@ use crate::{
     plugin::{
         cluster::Part,
         failure::{Failure, Kind},
+        operator::{LABELS, Place, ready_replicas, watched},
     },
 };
 
 const ABOUT: &str = "installation";
-/// The labels of the operator's Deployment.
-pub(super) const OPERATOR: &str =
-    "app.kubernetes.io/part-of=leadergroup,app.kubernetes.io/component=operator";
-/// The variable with the namespaces that the operator watches.
-const NAMESPACES: &str = "LEADERGROUP_NAMESPACES";
 
 /// Whether the API server knows LeaderGroups, and knows the same of them as this plugin. `served` is its answer to the
 /// question for the version.
@@ -109,8 +105,8 @@ fn collect(path: &str, schema: &JSONSchemaProps, found: &mut BTreeSet<String>) {
 /// Whether an operator runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Operator {
-    /// With the command that shows its log.
-    Runs { log: String },
+    /// There.
+    Runs(Place),
     /// None was found, or none that is ready.
     Absent,
     /// It cannot be seen.
@@ -123,20 +119,11 @@ impl Operator {
         let Ok(found) = deployments else { return Self::Unknown };
         let mut ready = found.iter().filter(|deployment| ready_replicas(deployment) > 0);
         match ready.next() {
-            Some(deployment) => Self::Runs { log: log_of(deployment) },
+            Some(deployment) => Self::Runs(Place::of(deployment)),
             None if found.is_empty() && is_heard => Self::Unknown,
             None => Self::Absent,
         }
     }
-}
-
-fn ready_replicas(deployment: &Deployment) -> i32 {
-    deployment.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or(0)
-}
-
-fn log_of(deployment: &Deployment) -> String {
-    let namespace = deployment.namespace().unwrap_or_default();
-    format!("`kubectl -n {namespace} logs deployment/{} --tail 20`", deployment.name_any())
 }
 
 /// How long a report of the operator shows that it runs. It reports only what changes.
@@ -168,7 +155,7 @@ pub(super) fn of_operator(
         }
     };
     if found.is_empty() {
-        let text = format!("no Deployment of the operator's chart was found (labels {OPERATOR})");
+        let text = format!("no Deployment of the operator's chart was found (labels {LABELS})");
         let (level, text, remedy) = if is_heard {
             let text = format!("{text}, but an operator has just reported about a group");
             (Level::Hint, text, "if that is not meant so, install the chart")
@@ -189,7 +176,7 @@ fn of_deployment(deployment: &Deployment, namespaces: &BTreeSet<String>) -> Vec<
     let ready = ready_replicas(deployment);
     let version = deployment.labels().get("app.kubernetes.io/version");
     let shown = version.map_or_else(String::new, |version| format!(", version {version}"));
-    let logs = log_of(deployment);
+    let logs = Place::of(deployment).log();
     let mut all = vec![match (ready, wanted) {
         (_, 0) => Finding::new(
             Level::Wrong,
@@ -235,22 +222,15 @@ fn of_deployment(deployment: &Deployment, namespaces: &BTreeSet<String>) -> Vec<
     all
 }
 
-/// The namespaces that the operator watches; empty for all.
-fn watched(deployment: &Deployment) -> BTreeSet<String> {
-    let pod = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
-    let variables = |container: &Container| container.env.clone().unwrap_or_default();
-    let mut all = pod.iter().flat_map(|pod| &pod.containers).flat_map(variables);
-    let found = all.find(|variable| variable.name == NAMESPACES).and_then(|variable| variable.value);
-    let listed = found.unwrap_or_default();
-    listed.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::plugin::samples::{now, object, web};
+    use crate::plugin::{
+        operator::NAMESPACES,
+        samples::{now, object, web},
+    };
 
     fn deployment(replicas: i32, ready: i32, version: &str, namespaces: &str) -> Deployment {
         object(json!({
@@ -301,7 +281,7 @@ mod tests {
         assert_eq!(Operator::of(&Ok(Vec::new()), false), Operator::Absent);
         assert_eq!(Operator::of(&Ok(Vec::new()), true), Operator::Unknown);
         assert_eq!(Operator::of(&Ok(vec![deployment(0, 0, "1", "")]), true), Operator::Absent);
-        assert!(matches!(Operator::of(&Ok(vec![deployment(2, 1, "1", "")]), false), Operator::Runs { .. }));
+        assert!(matches!(Operator::of(&Ok(vec![deployment(2, 1, "1", "")]), false), Operator::Runs(_)));
         assert_eq!(of_operator(Err(refused), &BTreeSet::new(), false)[0].level, Level::Unknown);
     }
 

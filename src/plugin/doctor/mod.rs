@@ -22,7 +22,7 @@ pub(super) use finding::{Finding, is_any_wrong, text};
 use super::cluster::{Cluster, GroupName, Part};
 use crate::{
     api::{LeaderGroup, Sighting},
-    plugin::failure::Failure,
+    plugin::{failure::Failure, operator},
 };
 use finding::Level;
 use group::Namespace;
@@ -63,9 +63,7 @@ pub(super) async fn findings(cluster: &Cluster, patient: &Patient<'_>) -> Result
         .filter_map(|group| group.0.as_ref().ok())
         .any(|group| installation::is_heard(group, now));
     let namespaces: BTreeSet<String> = groups.iter().filter_map(ResourceExt::namespace).collect();
-    let everywhere = cluster.of::<Deployment>(None);
-    let labels = ListParams::default().labels(installation::OPERATOR);
-    let deployments = cluster.list(&everywhere, "list the Deployments of all namespaces", labels).await;
+    let deployments = operator::deployments(cluster).await;
     let operator = Operator::of(&deployments, is_heard);
     all.extend(installation::of_operator(deployments, &namespaces, is_heard));
     all.extend(rights::findings(namespace, rights::reviewed(cluster, namespace).await));
@@ -119,7 +117,7 @@ async fn read(cluster: &Cluster, namespace: &str) -> Namespace {
     let all = ListParams::default;
     let (pods, services, slices) = (cluster.of(of), cluster.of(of), cluster.of(of));
     let (policies, groups) = (cluster.of(of), cluster.groups(of));
-    let (pods, services, slices, policies, groups, workloads) = tokio::join!(
+    let (pods, services, slices, policies, groups, (workloads, unread_workloads)) = tokio::join!(
         cluster.list(&pods, "list the pods", all()),
         cluster.list(&services, "list the Services", all()),
         cluster.list(&slices, "list the EndpointSlices", all()),
@@ -128,18 +126,37 @@ async fn read(cluster: &Cluster, namespace: &str) -> Namespace {
         workloads(cluster, namespace),
     );
     let groups = groups.map_or(0, |groups| groups.len());
-    Namespace { pods, services, slices, workloads, policies, groups }
+    Namespace { pods, services, slices, workloads, unread_workloads, policies, groups }
 }
 
-async fn workloads(cluster: &Cluster, namespace: &str) -> Part<Vec<Workload>> {
+/// The workloads that could be read, and why others could not be.
+async fn workloads(cluster: &Cluster, namespace: &str) -> (Vec<Workload>, Vec<Failure>) {
     let of = Some(namespace);
     let all = ListParams::default;
-    let deployments = cluster.list(&cluster.of::<Deployment>(of), "list the Deployments", all()).await?;
-    let sets = cluster.list(&cluster.of::<StatefulSet>(of), "list the StatefulSets", all()).await?;
-    let daemons = cluster.list(&cluster.of::<DaemonSet>(of), "list the DaemonSets", all()).await?;
-    let deployments = deployments.into_iter().map(Workload::from);
-    let sets = sets.into_iter().map(Workload::from);
-    Ok(deployments.chain(sets).chain(daemons.into_iter().map(Workload::from)).collect())
+    let (deployments, sets, daemons) =
+        (cluster.of::<Deployment>(of), cluster.of::<StatefulSet>(of), cluster.of::<DaemonSet>(of));
+    let (deployments, sets, daemons) = tokio::join!(
+        cluster.list(&deployments, "list the Deployments", all()),
+        cluster.list(&sets, "list the StatefulSets", all()),
+        cluster.list(&daemons, "list the DaemonSets", all()),
+    );
+    sorted([workloads_of(deployments), workloads_of(sets), workloads_of(daemons)])
+}
+
+fn workloads_of<K: Into<Workload>>(listed: Part<Vec<K>>) -> Part<Vec<Workload>> {
+    listed.map(|all| all.into_iter().map(Into::into).collect())
+}
+
+/// What could be read, and what could not.
+fn sorted<T>(parts: impl IntoIterator<Item = Part<Vec<T>>>) -> (Vec<T>, Vec<Failure>) {
+    let (mut read, mut unread) = (Vec::new(), Vec::new());
+    for part in parts {
+        match part {
+            Ok(found) => read.extend(found),
+            Err(failure) => unread.push(failure),
+        }
+    }
+    (read, unread)
 }
 
 /// What could not be read, so that nothing is found in it.
@@ -148,13 +165,24 @@ fn unread(namespace: &str, read: &Namespace) -> Vec<Finding> {
         read.pods.as_ref().err(),
         read.services.as_ref().err(),
         read.slices.as_ref().err(),
-        read.workloads.as_ref().err(),
         read.policies.as_ref().err(),
     ];
     let about = format!("the namespace {namespace}");
-    let told = failures.into_iter().flatten();
+    let told = failures.into_iter().flatten().chain(&read.unread_workloads);
     told.map(|failure| {
         Finding::new(Level::Unknown, about.clone(), failure.problem.clone(), failure.remedy.clone())
     })
     .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_not_be_read_hides_nothing_else() {
+        let refused = Failure::new("could not list the DaemonSets: forbidden", "");
+        let (read, unread) = sorted([Ok(vec![1, 2]), Err(refused.clone()), Ok(vec![3])]);
+        assert_eq!((read, unread), (vec![1, 2, 3], vec![refused]));
+    }
 }

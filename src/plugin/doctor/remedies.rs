@@ -8,8 +8,8 @@ use crate::api::{ConditionType, LeaderGroup, Reason};
 /// What to do if the active pod does not exist any more.
 pub(super) fn after_loss(operator: &Operator) -> String {
     match operator {
-        Operator::Runs { log } => {
-            format!("the operator replaces it within seconds; if this stays, see its log: {log}")
+        Operator::Runs(place) => {
+            format!("the operator replaces it within seconds; if this stays, see its log: {}", place.log())
         }
         Operator::Absent => {
             "let the operator run (see \"installation\"): it makes another pod active at once".to_owned()

@@ -39,6 +39,7 @@ pub(super) const RIGHTS: &[Right] = &[
     right("list", "", "events", "explain"),
     right("list", "apps", "deployments", "doctor"),
     right("list", "apps", "statefulsets", "doctor"),
+    right("list", "apps", "daemonsets", "doctor"),
     right("list", "networking.k8s.io", "networkpolicies", "doctor"),
 ];
 

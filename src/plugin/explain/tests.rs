@@ -7,12 +7,12 @@ use crate::{
     api::SWITCHOVER_ANNOTATION,
     plugin::{
         failure::Failure,
-        samples::{crashing, object, plain, pod, pods, seen, set, web, without_active},
+        samples::{crashing, object, operator, plain, pod, pods, seen, set, web, without_active},
     },
 };
 
 fn next_of(group: LeaderGroup) -> String {
-    explained(&seen(group, pods())).next.join("\n")
+    explained(&seen(group, pods()), None).next.join("\n")
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn a_group_without_an_active_pod_is_explained_by_its_pods() {
         "message": "somebody labelled web-0",
         "eventTime": "2026-11-20T11:59:00.000000Z",
     }))]);
-    let shown = plain(&text(&explained(&seen), &seen, None));
+    let shown = plain(&text(&explained(&seen, None), &seen, None));
     let expected = "\
 shop/web: NOT READY for 4m12s. No pod is active; 0 of 3 pods eligible
 
@@ -88,20 +88,20 @@ fn the_next_step_follows_from_the_spec_and_the_status() {
 #[test]
 fn no_failover_is_promised_if_the_active_pod_is_gone() {
     let mut seen = seen(web(), vec![pod("web-0", "standby", "True"), pod("web-2", "standby", "True")]);
-    let shown = plain(&text(&explained(&seen), &seen, None));
+    let shown = plain(&text(&explained(&seen, None), &seen, None));
     assert!(shown.contains("shop/web: NOT READY. web-1 was active"), "{shown}");
     assert!(shown.contains("its active pod web-1 does not exist any more"), "{shown}");
     assert!(shown.contains("none runs, and nothing takes over"), "{shown}");
     assert!(!shown.contains("if web-1 fails") && !shown.contains("nothing is wrong"), "{shown}");
     seen.group.spec.paused = true;
-    assert!(explained(&seen).next[0].contains("until somebody resumes the group"));
+    assert!(explained(&seen, None).next[0].contains("until somebody resumes the group"));
 }
 
 #[test]
 fn two_pods_with_the_active_label_are_named_with_the_next_step() {
     let mut pods = pods();
     pods[0] = pod("web-0", "active", "True");
-    let found = explained(&seen(web(), pods));
+    let found = explained(&seen(web(), pods), None);
     assert_eq!(found.because[0], "two pods carry the active label: web-1 (the holder), web-0");
     assert!(found.next[0].contains("label pod web-0 leadergroup.dev/role-"), "{found:?}");
 }
@@ -111,12 +111,12 @@ fn a_cordoned_node_moves_the_role_unless_the_group_forbids_it() {
     let node = object(json!({ "metadata": { "name": "node-2" }, "spec": { "unschedulable": true } }));
     let mut seen = seen(web(), pods());
     seen.node = Ok(Some(node));
-    assert!(explained(&seen).next[0].contains("a pod on another node becomes active"));
+    assert!(explained(&seen, None).next[0].contains("a pod on another node becomes active"));
     seen.group.spec.election.on_cordon = PlannedLoss::Ignore;
-    assert!(explained(&seen).next[0].contains("onCordon is Ignore"));
+    assert!(explained(&seen, None).next[0].contains("onCordon is Ignore"));
     seen.group.spec.paused = true;
-    assert!(explained(&seen).next[0].contains("the group is paused"));
-    let text = explained(&seen).next.join("\n");
+    assert!(explained(&seen, None).next[0].contains("the group is paused"));
+    let text = explained(&seen, None).next.join("\n");
     assert!(text.contains("`kubectl leadergroup resume -n shop web`"), "{text}");
 }
 
@@ -126,7 +126,7 @@ fn an_active_pod_that_is_not_ready_is_the_first_thing_that_is_said() {
     pods[1] = pod("web-1", "active", "False");
     let mut group = web();
     group.status.as_mut().expect("a status").eligible = 2;
-    let next = explained(&seen(group, pods)).next;
+    let next = explained(&seen(group, pods), None).next;
     assert!(
         next[0].starts_with("web-1 is not Ready") && next[0].ends_with("the operator replaces it"),
         "{next:?}"
@@ -137,7 +137,19 @@ fn an_active_pod_that_is_not_ready_is_the_first_thing_that_is_said() {
 fn what_may_not_be_read_is_not_known() {
     let mut seen = seen(web(), pods());
     seen.pods = Err(Failure::new("could not list the pods: forbidden", ""));
-    let found = explained(&seen);
+    let found = explained(&seen, None);
     assert_eq!(found.unknown[0], "could not list the pods: forbidden");
     assert!(found.next[0].starts_with("if web-1 fails, another pod takes over"), "{found:?}");
+}
+
+#[test]
+fn the_operator_that_was_found_is_named() {
+    let place = Place::of(&operator("lg", 2, ""));
+    let found = explained(&seen(web(), pods()), Some(&place));
+    let expected =
+        "The operator tells: `kubectl -n lg exec deployment/leadergroup -- leadergroup explain shop/web`";
+    assert!(found.unknown[0].ends_with(expected), "{found:?}");
+    let shown = serde_json::to_value(&found).expect("an object");
+    assert_eq!(shown["group"], "shop/web");
+    assert!(shown["next"][0].as_str().is_some_and(|next| next.starts_with("if web-1 fails")), "{shown}");
 }

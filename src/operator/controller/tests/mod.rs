@@ -3,6 +3,7 @@
 
 mod adoption;
 mod events;
+mod gauges;
 mod giving;
 mod measurements;
 mod objects;

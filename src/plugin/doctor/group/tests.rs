@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::plugin::{
     doctor::finding::text,
-    samples::{good_service, object, plain, pod, pods, service, set, slice, web},
+    operator::Place,
+    samples::{good_service, object, operator, plain, pod, pods, service, set, slice, web},
 };
 
 fn good() -> Namespace {
@@ -13,14 +14,15 @@ fn good() -> Namespace {
         pods: Ok(pods()),
         services: Ok(vec![good_service()]),
         slices: Ok(vec![slice("web", &["web-1"])]),
-        workloads: Ok(Vec::new()),
+        workloads: Vec::new(),
+        unread_workloads: Vec::new(),
         policies: Ok(Vec::new()),
         groups: 1,
     }
 }
 
 fn runs() -> Operator {
-    Operator::Runs { log: "LOG".to_owned() }
+    Operator::Runs(Place::of(&operator("lg", 2, "")))
 }
 
 fn found(group: &LeaderGroup, namespace: &Namespace) -> Vec<(Level, String, String)> {
@@ -98,7 +100,7 @@ fn a_workload_must_not_have_the_role_label_nor_a_port_that_is_not_there() {
     let with_role = json!({ "app": "web", "leadergroup.dev/role": "active" });
     let problem = |selector: &Value, labels: &Value, port: &Value| {
         let mut namespace = good();
-        namespace.workloads = Ok(vec![workload(selector, labels, port)]);
+        namespace.workloads = vec![workload(selector, labels, port)];
         found(&web(), &namespace).remove(0).1
     };
     assert_eq!(problem(&app, &app, &json!("http")), "nothing is wrong");
@@ -150,7 +152,10 @@ fn a_group_that_is_deleted_without_an_operator_needs_its_finalizer_removed() {
     let (level, remedy) = of(Operator::Unknown);
     assert!(level == Level::Hint && remedy.ends_with(patch), "{remedy}");
     let (level, remedy) = of(runs());
-    assert!(level == Level::Hint && remedy.ends_with("LOG"), "{remedy}");
+    assert!(
+        level == Level::Hint && remedy.ends_with("`kubectl -n lg logs deployment/leadergroup --tail 20`"),
+        "{remedy}"
+    );
 }
 
 #[test]
@@ -209,7 +214,7 @@ fn each_finding_has_a_remedy() {
     set(&mut alone, "Redundant", "False", "NoStandby", "no other pod");
     alone.status.as_mut().expect("a status").replicas = 1;
     let app = json!({ "app": "web" });
-    let namespace = Namespace { workloads: Ok(vec![workload(&app, &app, &json!("http"))]), ..good() };
+    let namespace = Namespace { workloads: vec![workload(&app, &app, &json!("http"))], ..good() };
     let scaled = found(&alone, &namespace).remove(0).2;
     assert_eq!(scaled, "add a replica: `kubectl -n shop scale deployment/web --replicas 2`");
     for (group, namespace, count) in worlds {
