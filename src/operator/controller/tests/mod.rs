@@ -6,6 +6,7 @@ mod events;
 mod giving;
 mod measurements;
 mod objects;
+mod observing;
 mod reporting;
 mod stage;
 mod traces;
