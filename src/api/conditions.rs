@@ -31,7 +31,7 @@ conditions! {
     Active,
     /// At least one more pod could take over at once.
     Redundant,
-    /// The pods carry the labels of the declared term.
+    /// The pods carry the labels of the declared term, and the Services that name the group route to the active pod.
     Routed,
     /// The operator probes the pods itself.
     Probed,
@@ -156,8 +156,10 @@ reasons! {
     EndpointsNotManaged: None,
     /// No Service has the label that names the group.
     NoService: None,
-    /// The endpoints of a Service cannot be managed as it is.
+    /// A Service that names the group cannot route to the active pod as it is.
     ServiceUnusable: None,
+    /// The endpoints that Kubernetes has written for a Service that names the group are not the active pod alone.
+    ServiceMisrouted: None,
     /// The pods' owner selects by the role label, so it would orphan the active pod.
     RoleLabelInOwnerSelector: None,
     /// The operator is to delete pods that were active, and the API server refuses that.

@@ -24,8 +24,8 @@ pub const SWITCHOVER_ANNOTATION: &str = "leadergroup.dev/switchover";
 pub const SWITCHOVER_TO_ANNOTATION: &str = "leadergroup.dev/switchover-to";
 /// The value of the role label that no pod ever has. A Service that selects it has no endpoints by Kubernetes.
 pub const NO_ROLE: &str = "managed";
-/// The label of a Service that names the `LeaderGroup` whose active pod it routes to, where the operator manages the
-/// endpoints. The Service's EndpointSlices carry it, too.
+/// The label of a Service that names the `LeaderGroup` whose active pod it routes to. The operator writes the endpoints
+/// of such Services, or looks at them. The Service's EndpointSlices carry it, too: Kubernetes copies all labels.
 pub const GROUP_LABEL: &str = "leadergroup.dev/group";
 /// The value of the label `endpointslice.kubernetes.io/managed-by` on the EndpointSlices that the operator writes.
 pub const SLICE_MANAGER: &str = "leadergroup.dev";

@@ -371,7 +371,8 @@ pub struct RoutingSpec {
     /// `leadergroup.dev/group: <name of this LeaderGroup>` and replaces the former active pod by the next one in one
     /// update. kube-proxy applies one update sooner than two. The Service must have no selector, or a selector with the
     /// role label `managed`, a value that no pod has. Managed requires the chart's value `managedEndpoints.enabled`.
-    /// Defaults to Selector.
+    /// With Selector, a Service may have that label, too: the condition Routed then tells whether it routes to the
+    /// active pod alone. Defaults to Selector.
     pub endpoints: Endpoints,
 }
 

@@ -33,6 +33,8 @@ pub struct Settings {
     pub namespaces: Vec<String>,
     /// Whether EndpointSlices are written for the groups that ask for it.
     pub managed_endpoints: bool,
+    /// Whether the Services that name a group without managed endpoints are watched.
+    pub observe_services: bool,
     /// Whether a key that a group names must begin with the group's namespace.
     pub namespaced_keys: bool,
     /// The name of this replica.
@@ -70,6 +72,7 @@ impl Settings {
             fence: FencePolicy::default(),
             namespaces: Vec::new(),
             managed_endpoints: false,
+            observe_services: false,
             namespaced_keys: false,
             replica: String::new(),
             node: None,

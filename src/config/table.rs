@@ -56,7 +56,7 @@ const BASIC: Setting = Setting {
 };
 
 /// All settings, in the order of the help.
-pub(super) static ALL: [Setting; 23] = [
+pub(super) static ALL: [Setting; 24] = [
     Setting {
         key: "ttl",
         flag: "ttl",
@@ -239,6 +239,16 @@ pub(super) static ALL: [Setting; 23] = [
                to Services and EndpointSlices",
         read: |s, text| set(&mut s.managed_endpoints, one_of_two(text, [("true", true), ("false", false)])),
         show: |s| s.managed_endpoints.to_string(),
+        ..BASIC
+    },
+    Setting {
+        key: "observeServices",
+        flag: "observe-services",
+        value_name: "true|false",
+        help: "Whether the condition Routed tells where the Services with the label leadergroup.dev/group route to; needs \
+               rights to watch Services and EndpointSlices",
+        read: |s, text| set(&mut s.observe_services, one_of_two(text, [("true", true), ("false", false)])),
+        show: |s| s.observe_services.to_string(),
         ..BASIC
     },
     Setting {

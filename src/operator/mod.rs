@@ -225,6 +225,7 @@ impl Replica {
                 traces,
                 messages,
                 manages_endpoints: settings.managed_endpoints,
+                observes_services: settings.observe_services,
                 keys,
                 pods,
                 hook_places: HookPlaces::new(),
@@ -244,7 +245,9 @@ impl Replica {
 
 fn start_watches(settings: &Settings, client: Client, clock: Clock, messages: mpsc::Sender<Message>) {
     let namespaces = settings.namespaces.clone();
-    watch::Watches { client, clock, namespaces, endpoints: settings.managed_endpoints, messages }.start();
+    let other_slices = settings.managed_endpoints;
+    let services = settings.managed_endpoints || settings.observe_services;
+    watch::Watches { client, clock, namespaces, services, other_slices, messages }.start();
 }
 
 fn start_ping(

@@ -10,7 +10,7 @@ use kube::ResourceExt as _;
 use serde::Serialize;
 
 use super::{ink::Ink, state::is_seen};
-use crate::api::{GROUP_LABEL, LeaderGroup, NO_ROLE};
+use crate::api::{Endpoints, GROUP_LABEL, LeaderGroup, NO_ROLE};
 
 type Labels = BTreeMap<String, String>;
 
@@ -108,7 +108,8 @@ fn spec_of(service: &Service) -> (Labels, bool) {
 fn selected(group: &LeaderGroup, pods: &[Pod], service: &Service) -> Option<(Selects, String)> {
     let routing = &group.spec.routing;
     let (mut selector, _) = spec_of(service);
-    if service.labels().get(GROUP_LABEL) == Some(&group.name_any()) {
+    let managed = routing.endpoints == Endpoints::Managed;
+    if managed && service.labels().get(GROUP_LABEL) == Some(&group.name_any()) {
         return Some((Selects::Managed, String::new()));
     }
     let role = selector.remove(&routing.role_label);
@@ -134,11 +135,19 @@ fn selected(group: &LeaderGroup, pods: &[Pod], service: &Service) -> Option<(Sel
     Some(match role {
         role if role == routing.active_value => (Selects::Active, String::new()),
         role if role == routing.standby_value => (Selects::Standbys, String::new()),
-        role if role == NO_ROLE => (
+        role if role == NO_ROLE && managed => (
             Selects::NoRole,
             format!(
                 "it selects {label}={NO_ROLE}, which is for managed endpoints, but lacks the label {GROUP_LABEL}={}",
                 group.name_any()
+            ),
+        ),
+        role if role == NO_ROLE => (
+            Selects::NoRole,
+            format!(
+                "it selects {label}={NO_ROLE}, which is for managed endpoints: write {}, or set routing.endpoints: \
+                 Managed in the LeaderGroup",
+                routing.active_value
             ),
         ),
         role => (
@@ -196,6 +205,12 @@ mod tests {
         lines(group, &pods(), &[service], &slices).pop()
     }
 
+    fn managed() -> LeaderGroup {
+        let mut web = web();
+        web.spec.routing.endpoints = Endpoints::Managed;
+        web
+    }
+
     fn selecting(selector: &Value) -> Option<(Selects, String)> {
         only(&web(), service("s", selector), &["web-1"]).map(|line| (line.selects, line.problem))
     }
@@ -213,8 +228,13 @@ mod tests {
         }
         let (selects, problem) = selecting(&json!({ "app": "web", role: "actve" })).expect("a line");
         assert!(selects == Selects::NoRole && problem.contains("write active"), "{problem}");
-        let (selects, problem) = selecting(&json!({ "app": "web", role: "managed" })).expect("a line");
-        assert!(selects == Selects::NoRole && problem.contains("leadergroup.dev/group=web"), "{problem}");
+        for (group, remedy) in
+            [(managed(), "leadergroup.dev/group=web"), (web(), "routing.endpoints: Managed")]
+        {
+            let service = service("s", &json!({ "app": "web", role: "managed" }));
+            let line = only(&group, service, &[]).expect("a line");
+            assert!(line.selects == Selects::NoRole && line.problem.contains(remedy), "{}", line.problem);
+        }
         let (selects, problem) =
             selecting(&json!({ "app": "web", "tier": "x", role: "active" })).expect("a line");
         assert!(
@@ -241,9 +261,14 @@ mod tests {
 
     #[test]
     fn a_service_with_managed_endpoints_is_known_by_its_label() {
-        let mut managed = service("s", &json!({}));
-        managed.labels_mut().insert(GROUP_LABEL.to_owned(), "web".to_owned());
-        let line = only(&web(), managed, &["web-1"]).expect("a line");
+        let mut labelled = service("s", &json!({}));
+        labelled.labels_mut().insert(GROUP_LABEL.to_owned(), "web".to_owned());
+        let line = only(&managed(), labelled, &["web-1"]).expect("a line");
         assert_eq!((line.selects, line.problem.as_str()), (Selects::Managed, ""));
+        // Where Kubernetes writes the endpoints, the selector counts.
+        let mut labelled = good_service();
+        labelled.labels_mut().insert(GROUP_LABEL.to_owned(), "web".to_owned());
+        let line = only(&web(), labelled, &["web-0"]).expect("a line");
+        assert_eq!((line.selects, line.problem.is_empty()), (Selects::Active, false));
     }
 }

@@ -96,9 +96,19 @@ impl Account {
     }
 
     pub(crate) fn start(&self, server: &ApiServer, namespaces: &[&str], database_url: &str) -> Operator {
-        let variables =
-            [("KUBECONFIG", self.kubeconfig()), ("LEADERGROUP_DATABASE_URL", database_url.to_owned())];
-        let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
-        Operator::start_with(server, &namespaces.join(","), &variables)
+        self.start_with(server, namespaces, database_url, &[])
+    }
+
+    /// The same with more settings.
+    pub(crate) fn start_with(
+        &self,
+        server: &ApiServer,
+        namespaces: &[&str],
+        database_url: &str,
+        variables: &[(&str, &str)],
+    ) -> Operator {
+        let kubeconfig = self.kubeconfig();
+        let own = [("KUBECONFIG", kubeconfig.as_str()), ("LEADERGROUP_DATABASE_URL", database_url)];
+        Operator::start_with(server, &namespaces.join(","), &[&own[..], variables].concat())
     }
 }

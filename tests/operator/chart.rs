@@ -96,7 +96,9 @@ fn the_operator_gets_the_rights_that_it_needs_and_no_others() {
         "lg-cluster: /nodes: list watch",
         "lg in kube-node-lease: coordination.k8s.io/leases: list watch",
     ];
-    assert_eq!(rights("rbac", "managedEndpoints.enabled=false"), all(&everywhere));
+    assert_eq!(rights("rbac", "observeServices.enabled=false"), all(&everywhere));
+    let observed = ["lg: /services: list watch", "lg: discovery.k8s.io/endpointslices: list watch"];
+    assert_eq!(rights("rbac", "observeServices.enabled=true"), all(&[&everywhere[..], &observed].concat()));
     let endpoints = [
         "lg: /services: list watch",
         "lg: discovery.k8s.io/endpointslices: get list watch create update delete",
@@ -106,7 +108,7 @@ fn the_operator_gets_the_rights_that_it_needs_and_no_others() {
     // With these the finalizer can be removed when a namespace and its binding are deleted.
     let groups = ["lg-groups: leadergroup.dev/leadergroups: get list watch patch"];
     assert_eq!(
-        rights("rbac", "managedEndpoints.enabled=false,watchNamespaces={a,b}"),
+        rights("rbac", "observeServices.enabled=false,watchNamespaces={a,b}"),
         all(&[&everywhere[..], &groups].concat())
     );
 }

@@ -28,6 +28,7 @@ mod keys;
 mod kubelet;
 mod late;
 mod objects;
+mod observed;
 mod opinion;
 mod overlap;
 mod paths;

@@ -90,6 +90,7 @@ pub fn settings(name: &str, node: &str) -> Settings {
         ("replica", name.to_owned()),
         ("node", node.to_owned()),
         ("managedEndpoints", "true".to_owned()),
+        ("observeServices", "true".to_owned()),
         ("database.url", "postgres://program@memory/memory".to_owned()),
     ]);
     Settings::load(&Sources { flags, ..Sources::default() }).expect("the settings are valid")

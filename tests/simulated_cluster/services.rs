@@ -14,11 +14,13 @@ use crate::{
 /// The webhook that is asked about slices.
 const HOOK: &str = "slices.example.com";
 
+/// The label of the Services whose endpoints the operator writes; it looks at those of the others.
+const MANAGED: &str = "managed";
+
 /// The Service of a group. It selects the active pod, or no pod: then the operator writes its endpoints.
 pub fn service(group: &str, managed: bool) -> Value {
-    let labels = if managed { json!({ GROUP_LABEL: group }) } else { json!({}) };
     json!({
-        "metadata": { "name": group, "labels": labels },
+        "metadata": { "name": group, "labels": { GROUP_LABEL: group, MANAGED: managed.to_string() } },
         "spec": {
             "selector": selector(group, if managed { "managed" } else { "active" }),
             "ipFamilies": FAMILIES,
@@ -150,7 +152,8 @@ fn begin(run: &mut Simulation, kind: &'static str, how: How, act: impl FnOnce(&m
 
 /// The Services whose endpoints the operator writes.
 fn managed(store: &Store) -> impl Iterator<Item = &Object> {
-    let is_managed = |service: &&Object| service.labels().is_some_and(|it| it.contains_key(GROUP_LABEL));
+    let is_managed =
+        |service: &&Object| service.labels().is_some_and(|it| it.get(MANAGED) == Some(&"true".into()));
     store.objects(Kind::Service).values().map(|service| &**service).filter(is_managed)
 }
 

@@ -74,8 +74,10 @@ pub(in crate::operator) struct Watches {
     pub(in crate::operator) clock: Clock,
     /// Empty: all namespaces.
     pub(in crate::operator) namespaces: Vec<String>,
-    /// Whether Services and `EndpointSlices` are watched.
-    pub(in crate::operator) endpoints: bool,
+    /// Whether the Services that name a group, and their `EndpointSlices`, are watched.
+    pub(in crate::operator) services: bool,
+    /// Whether the slices that others write for any Service are watched.
+    pub(in crate::operator) other_slices: bool,
     pub(in crate::operator) messages: mpsc::Sender<Message>,
 }
 
@@ -89,8 +91,11 @@ impl Watches {
         for (scope, pods) in self.scopes::<Pod>() {
             self.forward(pods, all.clone(), Watched::Pods, scope, Event::Pod, trim);
         }
-        if self.endpoints {
-            self.start_endpoints();
+        if self.services {
+            self.start_services();
+        }
+        if self.other_slices {
+            self.start_other_slices();
         }
         let leases = Api::<Lease>::namespaced(self.client.clone(), "kube-node-lease");
         self.forward(
@@ -105,8 +110,9 @@ impl Watches {
         self.forward(nodes, all, Watched::Nodes, None, |_, event| Event::Node(event), node_labels::trim);
     }
 
-    /// The Services that name a group, and their slices, and the slices of all Services that others write.
-    fn start_endpoints(&self) {
+    /// The Services that name a group, and their slices. Kubernetes copies all labels of a Service to the slices that
+    /// it writes for it, so both watches show only what was labelled for the operator, whatever else the cluster has.
+    fn start_services(&self) {
         let named = watcher::Config::default().labels(GROUP_LABEL);
         for (scope, services) in self.scopes::<Service>() {
             let trim = |service: &mut Service| service.status = None;
@@ -115,7 +121,11 @@ impl Watches {
         for (scope, slices) in self.scopes::<EndpointSlice>() {
             self.forward(slices, named.clone(), Watched::EndpointSlices, scope, Event::Slice, |_| {});
         }
-        // Those have the label of a group only if their Service had it while Kubernetes wrote them.
+    }
+
+    /// The slices of all Services that others write. Those have the label of a group only if their Service had it
+    /// while Kubernetes wrote them.
+    fn start_other_slices(&self) {
         let others = watcher::Config::default().labels(&other_slices(None));
         for (scope, slices) in self.scopes::<OtherSlice>() {
             let trim = |slice: &mut OtherSlice| slice.meta_mut().annotations = None;

@@ -1,36 +1,44 @@
-//! When the `EndpointSlices` of a group are written.
+//! When the `EndpointSlices` of a group are written, and what is reported of those that Kubernetes writes.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::Controller;
 use crate::{
     api::{Endpoints, Reason, Role},
+    health::{PodFacts, Readiness},
     operator::{
         endpoints::{
-            Decider, Route, Seen, publish,
+            Decider, Route, Seen,
+            observing::{ActivePod, Observing},
+            publish,
             publishing::{EndpointsProblem, EndpointsReport},
         },
         executor::queue::Urgency,
+        group::Group,
+        index::Index,
         message::Message,
-        object::GroupName,
+        object::{GroupName, record::Record},
     },
-    routing::SliceChange,
+    routing::{SliceChange, is_managed},
     telemetry::Step,
 };
 
 impl Controller {
-    /// Writes the slices of the group's Services that differ from what they should be.
+    /// Writes the slices of the group's Services that differ from what they should be, or looks at those that
+    /// Kubernetes writes.
     pub(super) fn publish(&mut self, name: &GroupName, now: Duration) {
-        let Some(group) = self.groups.get_mut(name) else { return };
-        let record = group.record().clone();
+        let Some(record) = self.groups.get(name).map(|group| group.record().clone()) else { return };
         let managed = record.object.spec.routing.endpoints == Endpoints::Managed;
+        if !managed && !self.observe(name, now) {
+            return;
+        }
+        let Some(group) = self.groups.get_mut(name) else { return };
+        if managed {
+            group.observing = Observing::default();
+        }
         let (services, slices) = self.index.services(name);
         let others = self.index.others(&services);
         let seen = Seen { services, slices, others };
-        if !managed && seen.is_empty() {
-            group.publishing.report = EndpointsReport::default();
-            return;
-        }
         let watch_problem = self.index.endpoints_problem(&name.namespace, now).map(|problem| {
             let message = format!("the operator cannot watch Services and EndpointSlices: {problem}");
             EndpointsProblem::new(Reason::WatchFailed, message)
@@ -41,8 +49,10 @@ impl Controller {
             EndpointsProblem::new(Reason::EndpointsNotManaged, message)
         });
         if switched_off.is_some() || !self.index.shows_endpoints(&name.namespace) {
-            let problem = switched_off.or(watch_problem).filter(|_| managed);
-            group.publishing.report = EndpointsReport { services: Vec::new(), problem };
+            if managed {
+                let problem = switched_off.or(watch_problem);
+                group.publishing.report = EndpointsReport { problem, ..EndpointsReport::default() };
+            }
             return;
         }
         let decider = Decider::of(&group.ownership.owner(), self.index.sessions());
@@ -66,13 +76,37 @@ impl Controller {
         let due = group.publishing.due(plan.changes, now);
         // A slice that still routes to the former pod comes first.
         let problem = group.publishing.problem().or(plan.report.problem).or(watch_problem);
-        group.publishing.report = EndpointsReport { problem, ..plan.report };
+        if managed {
+            group.publishing.report = EndpointsReport { problem, ..plan.report };
+        } else if problem.is_some() {
+            // A slice that the operator has written before is still there.
+            group.publishing.report.problem = problem;
+        }
         self.timers.at_latest(name, group.publishing.next(now));
+        self.start_writes(&record, due);
+    }
+
+    /// Reports on the group's Services whose endpoints Kubernetes writes. Returns whether there are also slices that
+    /// the operator has written before.
+    fn observe(&mut self, name: &GroupName, now: Duration) -> bool {
+        let Some(group) = self.groups.get_mut(name) else { return false };
+        let (services, slices) = self.index.services(name);
+        let seen = Seen { services, slices, others: Vec::new() };
+        let observes = self.executor.observes_services();
+        let report = observes.then(|| observed(&self.index, group, &seen, now));
+        group.publishing.report = report.unwrap_or_default();
+        self.timers.at_latest(name, group.observing.next(now));
+        self.executor.manages_endpoints() && seen.slices.iter().any(|slice| is_managed(slice))
+    }
+
+    /// Starts these writes, each with the number of earlier attempts.
+    fn start_writes(&mut self, record: &Arc<Record>, due: Vec<(SliceChange, u32)>) {
         for (change, attempts) in due {
             let urgent = change.reroutes() && attempts < 3;
             let urgency = if urgent { Urgency::Finish } else { Urgency::Routine };
+            let namespace = &record.name.namespace;
             let record = record.clone();
-            self.executor.start_in(&name.namespace, urgency, move |context| async move {
+            self.executor.start_in(namespace, urgency, move |context| async move {
                 let timer = context.traces.begin("endpoints");
                 let result = publish(&context.router, &record, &change).await;
                 let problem = result.as_ref().err().map(|problem| problem.message.clone());
@@ -104,4 +138,28 @@ impl Controller {
         }
         self.index.touch(name);
     }
+}
+
+/// What is to be reported of the Services of a group whose endpoints Kubernetes writes.
+fn observed(index: &Index, group: &mut Group, seen: &Seen<'_>, now: Duration) -> EndpointsReport {
+    let record = group.record().clone();
+    let reported = record.service_problem();
+    if index.endpoints_problem(&record.name.namespace, now).is_some() {
+        // What was seen is out of date, and nothing is known.
+        return EndpointsReport::default();
+    }
+    if !index.shows_endpoints(&record.name.namespace) {
+        let problem = reported.map(|(reason, message)| EndpointsProblem::new(reason, message));
+        return EndpointsReport { problem, ..EndpointsReport::default() };
+    }
+    let holder = group.holder().and_then(|uid| group.election().member(uid));
+    let labelled = holder.filter(|member| member.role == Role::Active);
+    let active = labelled.map(|member| {
+        let facts = index.group(&record.name).and_then(|seen| seen.pod(&member.pod.uid));
+        let serves = |it: &PodFacts| it.readiness == Readiness::Ready && !it.deleting && !it.finished();
+        (member.pod.clone(), facts.is_some_and(serves))
+    });
+    let active = active.as_ref().map(|(pod, ready)| ActivePod { pod, ready: *ready });
+    let was_misrouted = reported.is_some_and(|(reason, _)| reason == Reason::ServiceMisrouted);
+    group.observing.report(seen, &record.reference.marks, active, was_misrouted, now)
 }

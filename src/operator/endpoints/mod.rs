@@ -1,11 +1,10 @@
-//! Which `EndpointSlices` the Services of a group need, and how they differ from those that are there.
+//! Which `EndpointSlices` the Services of a group need, and how they differ from those that are there. Of Services
+//! whose slices Kubernetes writes, only what is to be reported.
 
+pub(super) mod observing;
 pub(super) mod publishing;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::api::{
     core::v1::{Pod, Service},
@@ -20,7 +19,7 @@ use crate::{
     ownership::{Owner, Sessions},
     routing::{
         Basis, Marks, Occupants, Published, Router, RoutingError, SERVICE_NAME_LABEL, SliceChange, families,
-        is_as_wanted, is_managed, routed_to, slice, slice_name, stamp_of,
+        is_as_wanted, is_managed, routed_to, selector_of, slice, slice_name, stamp_of, without_endpoints,
     },
 };
 use publishing::{EndpointsProblem, EndpointsReport};
@@ -111,10 +110,6 @@ pub(super) struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    pub(super) fn is_empty(&self) -> bool {
-        self.services.is_empty() && self.slices.is_empty()
-    }
-
     /// Whether a slice that the operator writes lists a pod other than these.
     pub(super) fn lists_other_than(&self, is_one: impl Fn(&str) -> bool) -> bool {
         let managed = self.slices.iter().filter(|slice| is_managed(slice));
@@ -220,19 +215,13 @@ impl Seen<'_> {
     }
 }
 
-/// The selector of a Service, if it has one.
-fn selector(service: &Service) -> Option<&BTreeMap<String, String>> {
-    service.spec.as_ref()?.selector.as_ref().filter(|selector| !selector.is_empty())
-}
-
 /// Whether the operator may write the endpoints of this Service; if not, why, and what to do.
 fn usable(service: &Service, marks: &Marks) -> Result<(), String> {
     let name = service.name_any();
-    let spec = service.spec.as_ref();
-    if spec.and_then(|spec| spec.type_.as_deref()) == Some("ExternalName") {
-        return Err(format!("Service {name} is of type ExternalName and has no endpoints; use another type"));
+    if let Some(problem) = without_endpoints(service) {
+        return Err(problem);
     }
-    let Some(selector) = selector(service) else { return Ok(()) };
+    let Some(selector) = selector_of(service) else { return Ok(()) };
     // No pod has this role, and nobody but the operator can give a pod a role.
     if selector.get(&marks.label).is_some_and(|value| value == NO_ROLE) {
         return Ok(());

@@ -59,6 +59,7 @@ impl FakeApi {
         });
         let context = Context {
             manages_endpoints: false,
+            observes_services: false,
             keys: KeyRule { cluster: "cluster".to_owned(), namespaced: false },
             router: Router::new(Client::new(service, "shop"), CALL_TIMEOUT),
             store: store.expect("the URL is one"),

@@ -42,6 +42,8 @@ pub(super) struct Context {
     pub(super) messages: mpsc::Sender<Message>,
     /// Whether `EndpointSlices` are written for the groups that ask for it.
     pub(super) manages_endpoints: bool,
+    /// Whether the Services of the other groups are looked at.
+    pub(super) observes_services: bool,
     pub(super) keys: KeyRule,
     /// For the hooks of pods.
     pub(super) pods: Arc<dyn Network>,
@@ -88,6 +90,11 @@ impl Executor {
     /// Whether `EndpointSlices` are written for the groups that ask for it.
     pub(super) fn manages_endpoints(&self) -> bool {
         self.context.manages_endpoints
+    }
+
+    /// Whether the Services of the other groups are looked at.
+    pub(super) fn observes_services(&self) -> bool {
+        self.context.observes_services
     }
 
     /// Starts a task that sends what `call` returns to the controller, as soon as there is a place.

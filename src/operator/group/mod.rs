@@ -6,7 +6,11 @@ pub(super) mod report;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::{endpoints::publishing::Publishing, object::record::Record, trouble::Trouble};
+use super::{
+    endpoints::{observing::Observing, publishing::Publishing},
+    object::record::Record,
+    trouble::Trouble,
+};
 use crate::{
     api::{PodRef, Verdict},
     election::{self, Effect, Event, Phase, Refusal, Ticket, World},
@@ -42,6 +46,8 @@ pub(super) struct Group {
     reported_refusals: BTreeMap<String, Refusal>,
     pub(super) report: Report,
     pub(super) publishing: Publishing,
+    /// What was seen of the endpoints that Kubernetes writes.
+    pub(super) observing: Observing,
     /// When the holder, or whether its term is confirmed, last changed.
     pub(super) held_since: Duration,
     /// The steps of the change of holder, or of the deletion, that is under way, if traces are on.
@@ -61,6 +67,7 @@ impl Group {
             reported_refusals: BTreeMap::new(),
             report: Report::default(),
             publishing: Publishing::default(),
+            observing: Observing::default(),
             held_since: Duration::ZERO,
             trace: None,
         };

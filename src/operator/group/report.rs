@@ -97,7 +97,7 @@ pub(in crate::operator) struct Inputs {
     pub(in crate::operator) role_label_use: Option<RoleLabelUse>,
     /// How far the pods can be probed.
     pub(in crate::operator) coverage: ProbeCoverage,
-    /// The Services whose endpoints are managed.
+    /// The Services whose endpoints are managed or looked at.
     pub(in crate::operator) endpoints: EndpointsReport,
     /// Whether pods without evidence are not yet counted as such.
     pub(in crate::operator) awaits_first_probes: bool,

@@ -1,5 +1,5 @@
-//! Objects that name a group or a Service by a label: the Services whose endpoints the operator manages, the
-//! `EndpointSlices` that it writes for them, and those that others write.
+//! Objects that name a group or a Service by a label: the Services whose endpoints the operator manages or looks at,
+//! their `EndpointSlices`, and, where it manages endpoints, the slices of all Services that others write.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -96,6 +96,11 @@ impl<K: Attached> AllAttached<K> {
         let mut found: Vec<_> = self.of.get(owner).into_iter().flatten().collect();
         found.sort_by_key(|object| object.name());
         found
+    }
+
+    /// Whether any object belongs to this group or Service.
+    pub(super) fn has(&self, owner: &GroupName) -> bool {
+        self.of.contains_key(owner)
     }
 
     /// What the object with this name belongs to.

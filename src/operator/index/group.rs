@@ -108,6 +108,11 @@ impl IndexedGroup {
         member
     }
 
+    /// The facts about one of the pods.
+    pub(in crate::operator) fn pod(&self, uid: &str) -> Option<&PodFacts> {
+        self.pods.get(uid).map(|pod| pod.facts())
+    }
+
     /// How far the group's pods can be probed.
     pub(in crate::operator) fn coverage(&self) -> ProbeCoverage {
         ProbeCoverage::of(self.pods.values().map(|pod| (pod.facts(), pod.hindrance())))

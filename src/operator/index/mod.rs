@@ -77,7 +77,7 @@ pub(super) struct Index {
     placement: Placement,
     leases: NodeLeases,
     nodes: Nodes,
-    /// The Services whose endpoints the operator may manage, and their slices.
+    /// The Services that name a group, and their slices.
     services: AllAttached<Service>,
     slices: AllAttached<EndpointSlice>,
     /// The slices of any Service that others write, and that list endpoints.
@@ -328,12 +328,17 @@ impl Index {
         self.watches.allow_claim(&name.namespace, deleting, now)
     }
 
-    /// Makes the groups with managed endpoints in the scope of a watch dirty.
-    fn touch_managed(&mut self, scope: &Scope) {
+    /// Makes the groups in the scope of a watch dirty of whose Services something is to be said: those with managed
+    /// endpoints, those that a Service names, and those whose status says something about one.
+    fn touch_with_services(&mut self, scope: &Scope) {
         let inside = |name: &GroupName| scope.as_ref().is_none_or(|scope| *scope == name.namespace);
-        let managed =
-            |group: &IndexedGroup| group.record().object.spec.routing.endpoints == Endpoints::Managed;
-        let concerned = self.groups.iter().filter(|(name, group)| inside(name) && managed(group));
+        let has_services = |name: &GroupName, group: &IndexedGroup| {
+            let record = group.record();
+            record.object.spec.routing.endpoints == Endpoints::Managed
+                || self.services.has(name)
+                || record.service_problem().is_some()
+        };
+        let concerned = self.groups.iter().filter(|(name, group)| inside(name) && has_services(name, group));
         self.dirty.extend(concerned.map(|(name, _)| name.clone()));
     }
 

@@ -66,7 +66,7 @@ impl Index {
         if complete {
             self.synced(watched, scope.clone(), requests);
             // What was waited for may be there now.
-            self.touch_managed(scope);
+            self.touch_with_services(scope);
         }
     }
 }

@@ -26,11 +26,11 @@ pub(in crate::operator) enum Watched {
     NodeLeases,
     /// While this one fails, what was last seen of the nodes counts. All else works.
     Nodes,
-    /// Only where endpoints are managed.
+    /// Only where endpoints are managed, or Services observed.
     Services,
     /// The same.
     EndpointSlices,
-    /// The same. What it shows is only reported, so nothing waits for it.
+    /// Only where endpoints are managed. What it shows is only reported, so nothing waits for it.
     OtherSlices,
 }
 

@@ -44,7 +44,7 @@ impl Index {
             self.news_late_until(now + LATE_AFTER_FAILED_WATCH, scope.as_ref());
         }
         if matches!(watched, Watched::Services | Watched::EndpointSlices | Watched::OtherSlices) {
-            self.touch_managed(scope);
+            self.touch_with_services(scope);
         }
         let blind = self.groups.keys().filter(|name| self.watches.blindness(&name.namespace).is_some());
         self.dirty.extend(blind.cloned());

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 
 use super::GroupName;
 use crate::{
     api::{
-        Declaration, FINALIZER, LeaderGroup, LeaderGroupStatus, RoutingSpec, SWITCHOVER_ANNOTATION,
-        SWITCHOVER_TO_ANNOTATION, SwitchoverStatus,
+        ConditionType, Declaration, FINALIZER, LeaderGroup, LeaderGroupStatus, Reason, RoutingSpec,
+        SWITCHOVER_ANNOTATION, SWITCHOVER_TO_ANNOTATION, SwitchoverStatus,
     },
     election::SwitchoverRequest,
     routing::{GroupRef, Marks},
@@ -93,6 +94,15 @@ impl Record {
     /// What the status says of the last request for a switchover, or said before somebody removed it.
     pub(in crate::operator) fn answered_switchover(&self) -> Option<&SwitchoverStatus> {
         self.answered.as_ref()
+    }
+
+    /// What the status says of the group's Services, if one of them does not route to the active pod.
+    pub(in crate::operator) fn service_problem(&self) -> Option<(Reason, &str)> {
+        let is_routed = |condition: &&Condition| condition.type_ == ConditionType::Routed.name();
+        let routed = self.status()?.conditions.iter().find(is_routed)?;
+        let reasons = [Reason::ServiceUnusable, Reason::ServiceMisrouted];
+        let reason = reasons.into_iter().find(|reason| reason.to_string() == routed.reason)?;
+        (routed.status == "False").then_some((reason, routed.message.as_str()))
     }
 
     /// Whether the operator's finalizer is on it.

@@ -7,6 +7,7 @@ mod gauges;
 mod giving;
 mod measurements;
 mod objects;
+mod observing;
 mod reporting;
 mod stage;
 mod traces;

@@ -88,6 +88,7 @@ impl Stage {
             events: Events::new(client.clone(), "test", metrics.clone()),
             context: Context {
                 manages_endpoints: false,
+                observes_services: true,
                 keys: KeyRule { cluster: "c1".to_owned(), namespaced: false },
                 router: Router::new(client, CALL_TIMEOUT),
                 store: store.expect("the URL is one"),
