@@ -38,6 +38,8 @@ if [[ ${1:-} == computing ]]; then
   done
   step "new sequences of the lock" env LEADERGROUP_MODEL_SEED="$NIGHT" LEADERGROUP_MODEL_TIMES=5 \
     cargo test --workspace --test lock -- model hostile
+  step "new sequences of the database in memory" env LEADERGROUP_MODEL_SEED="$NIGHT" LEADERGROUP_MODEL_TIMES=5 \
+    cargo test --workspace --test memory equal::
   step "linearizable histories" make linearizable SEED="$NIGHT"
   step "untrusted input" env CASES="${CASES:-20000}" SEED="$NIGHT" make fuzz
   step "macOS and Windows" make check-platforms

@@ -1,5 +1,7 @@
 //! The clock that this crate uses everywhere.
 
+#[cfg(feature = "memory")]
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The clock that a [`Store`](crate::Store), and the sessions on it, measure time with.
@@ -11,7 +13,30 @@ enum Source {
     #[default]
     Boottime,
     #[cfg(feature = "memory")]
-    Simulated { origin: tokio::time::Instant, offset: Duration, rate_ppm: i32 },
+    Simulated {
+        origin: tokio::time::Instant,
+        offset: Duration,
+        rate_ppm: i32,
+        suspended: Option<&'static Suspended>,
+    },
+}
+
+/// For how long a simulated machine has been suspended: tokio's time stood still, and a clock that
+/// [counts](Clock::counting) it went on.
+#[cfg(feature = "memory")]
+#[derive(Debug, Default)]
+pub struct Suspended(AtomicU64);
+
+#[cfg(feature = "memory")]
+impl Suspended {
+    /// The machine was suspended for this much longer, as its clock shows it. Whole microseconds count.
+    pub fn add(&self, time: Duration) {
+        self.0.fetch_add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    fn total(&self) -> Duration {
+        Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
 }
 
 impl Clock {
@@ -29,7 +54,20 @@ impl Clock {
     /// microseconds per second, or loses them if that is negative.
     #[cfg(feature = "memory")]
     pub fn simulated(rate_ppm: i32, offset: Duration) -> Self {
-        Self(Source::Simulated { origin: tokio::time::Instant::now(), offset, rate_ppm })
+        let origin = tokio::time::Instant::now();
+        Self(Source::Simulated { origin, offset, rate_ppm, suspended: None })
+    }
+
+    /// The same for a simulated clock. It also shows the time in which its machine is suspended from now on.
+    #[cfg(feature = "memory")]
+    #[must_use]
+    pub fn counting(self, suspended: &'static Suspended) -> Self {
+        match self.0 {
+            Source::Boottime => self,
+            Source::Simulated { origin, offset, rate_ppm, .. } => {
+                Self(Source::Simulated { origin, offset, rate_ppm, suspended: Some(suspended) })
+            }
+        }
     }
 
     /// The time that it shows.
@@ -37,7 +75,10 @@ impl Clock {
         match self.0 {
             Source::Boottime => boottime(),
             #[cfg(feature = "memory")]
-            Source::Simulated { origin, offset, rate_ppm } => offset + at_rate(origin.elapsed(), rate_ppm),
+            Source::Simulated { origin, offset, rate_ppm, suspended } => {
+                let suspended = suspended.map(Suspended::total).unwrap_or_default();
+                offset + at_rate(origin.elapsed(), rate_ppm) + suspended
+            }
         }
     }
 }
@@ -116,5 +157,17 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1_000)).await;
         let shown = [right, fast, slow].map(|clock| clock.now().as_millis());
         assert_eq!(shown, [1_000_000, 1_007_500, 999_500]);
+    }
+
+    #[cfg(feature = "memory")]
+    #[tokio::test(start_paused = true)]
+    async fn a_simulated_clock_shows_the_time_in_which_its_machine_was_suspended_and_a_timer_does_not() {
+        let suspended: &'static Suspended = Box::leak(Box::default());
+        let clock = Clock::simulated(0, Duration::ZERO).counting(suspended);
+        let timer = tokio::time::Instant::now();
+        suspended.add(Duration::from_secs(40));
+        tokio::time::advance(Duration::from_secs(2)).await;
+        suspended.add(Duration::from_secs(1));
+        assert_eq!((clock.now().as_secs(), timer.elapsed().as_secs()), (43, 2));
     }
 }

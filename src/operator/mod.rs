@@ -31,6 +31,7 @@ mod trouble;
 
 use std::{io, sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use kube::Client;
 use tokio::{
     sync::{self, mpsc},
@@ -72,6 +73,9 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 const STUCK: Duration = Duration::from_secs(30);
 /// The pause between two attempts to reach the API server at the start.
 const START_PAUSE: Duration = Duration::from_secs(1);
+
+/// What shows the time of day, for what users read. Nothing is decided by it: it may be set forward and back.
+pub type WallClock = fn() -> Timestamp;
 
 /// Why a replica could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -131,6 +135,7 @@ pub struct Replica {
     store: Store,
     prober: Prober,
     evidence: mpsc::Receiver<ProbeEvent>,
+    wall_clock: WallClock,
     metrics: Arc<Metrics>,
     traces: Traces,
     liveness: Liveness,
@@ -149,7 +154,14 @@ impl Replica {
         let (liveness, readiness) = (Liveness::new(STUCK), ReadyChecks::default());
         let (prober, evidence) = probing;
         let traces = Traces::default();
-        Self { settings, api, store, prober, evidence, metrics, traces, liveness, readiness }
+        let wall_clock = Timestamp::now;
+        Self { settings, api, store, prober, evidence, wall_clock, metrics, traces, liveness, readiness }
+    }
+
+    /// The same with another clock for what users read.
+    #[must_use]
+    pub fn with_wall_clock(self, wall_clock: WallClock) -> Self {
+        Self { wall_clock, ..self }
     }
 
     /// The same, with traces of its changes of holder.
@@ -182,7 +194,7 @@ impl Replica {
 
     /// Works for the groups of this cluster until `shutdown`.
     async fn operate(self, cluster: String, health: Health, shutdown: CancellationToken) {
-        let Self { settings, api, store, prober, evidence, metrics, traces, .. } = self;
+        let Self { settings, api, store, prober, evidence, wall_clock, metrics, traces, .. } = self;
         let (messages, inbox) = mpsc::channel(QUEUE);
         let (fit, fitness) = sync::watch::channel(true);
         start_watches(&settings, api.watches, store.clock(), messages.clone());
@@ -214,8 +226,9 @@ impl Replica {
             namespaces: settings.namespaces.clone(),
             node: settings.node.clone(),
             session_ttl: settings.ttl,
+            wall_clock,
             prober,
-            events: Events::new(api.background.clone(), &settings.replica, metrics.clone()),
+            events: Events::new(api.background.clone(), &settings.replica, metrics.clone(), wall_clock),
             context: Context {
                 router: Router::new(api.changes, CALL_TIMEOUT)
                     .background(api.background)

@@ -13,13 +13,14 @@ use crate::{
     balance::until_balanced,
     deadlines::{Failure, single_faults},
     faults::plan::{Planned, plan, with_faults},
+    outages::short_outages,
     simulation::Simulation,
 };
 
 /// How many groups a run has.
 const GROUPS: usize = 3;
 /// For how long there are faults, and how often one begins.
-const FAULTS: Duration = Duration::from_mins(3);
+const FAULTS: Duration = Duration::from_secs(210);
 const EVERY: Duration = Duration::from_secs(3);
 /// A new group with agents waits for the longest lease, with a margin: for 67.1 s.
 const NEW_GROUP: Duration = Duration::from_secs(68);
@@ -60,7 +61,7 @@ impl Failed {
     }
 
     /// It is an error if anything is left of this.
-    fn unless_none<T: std::fmt::Debug>(how: &str, left: &[T], run: &Simulation) -> Result<(), Self> {
+    pub fn unless_none<T: std::fmt::Debug>(how: &str, left: &[T], run: &Simulation) -> Result<(), Self> {
         if left.is_empty() { Ok(()) } else { Err(Self::new(how, format!("{left:#?}\n{}", run.state()))) }
     }
 
@@ -117,6 +118,8 @@ fn judged(seed: u64, only: Option<&BTreeSet<usize>>) -> Result<Passed, Failed> {
     }
     let writes = operator_writes(&history, i64::try_from(quiet).expect("few enough revisions"));
     Failed::unless_none("writes at rest", &writes, &run)?;
+    short_outages(&mut run, seed)?;
+    let history = run.history();
     let checked = run.judged(history);
     Failed::unless_valid(&checked.violations)?;
     let (promotions, revisions) = (checked.promotions.len(), checked.revisions);

@@ -1,17 +1,21 @@
 //! A replica of the operator as a process on a machine of its own: the whole program, from its watches to its writes.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use jiff::SignedDuration;
 use leadergroup::{
     config::{Settings, Sources},
     health::Prober,
     operator::{ApiServer as Connections, Replica},
 };
-use leadergroup_lock::memory::{MemoryClient, MemoryDatabase};
+use leadergroup_lock::{
+    Clock,
+    memory::{MemoryClient, MemoryDatabase},
+};
 use tokio::{runtime::Handle, sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use crate::{api_server::ApiServer, host::Host, network::Pods, wire};
+use crate::{api_server::ApiServer, host::Host, network::Pods, wall_clock, wire};
 
 /// How many probes may be under way, and how many of their events.
 const PROBES: usize = 256;
@@ -32,6 +36,8 @@ pub struct Process {
     pub host: Host,
     /// Its way to the database.
     pub lock: MemoryClient,
+    /// By how much its time of day was set.
+    pub wall_clock_off: SignedDuration,
     shutdown: CancellationToken,
     program: JoinHandle<()>,
     /// It leaves its place to another one.
@@ -53,7 +59,8 @@ impl Process {
         let host = Host::new(rate_ppm);
         let process = host.handle().clone();
         let _entered = process.enter();
-        let lock = MemoryClient::new(around.database, name);
+        let clock = Clock::simulated(0, Duration::ZERO).counting(host.suspended());
+        let lock = MemoryClient::new(around.database, name).with_clock(clock);
         let store = lock.store().expect("the address of a database in memory is valid");
         let client = |lane: &str| wire::client(around.api, &format!("{name}/{lane}"), around.world, &process);
         let connections = Connections {
@@ -65,9 +72,12 @@ impl Process {
         let network = Arc::new(around.network.from(node, around.world));
         let prober = Prober::simulated(network, store.clock(), events, PROBES);
         let replica = Replica::new(settings(name, node), connections, store, (prober, evidence));
+        let replica = replica.with_wall_clock(wall_clock::shows);
         let shutdown = CancellationToken::new();
         let program = process.spawn(replica.run(shutdown.clone()));
-        Self { name: name.to_owned(), node: node.to_owned(), host, lock, shutdown, program, leaving: None }
+        let (name, node) = (name.to_owned(), node.to_owned());
+        let wall_clock_off = SignedDuration::ZERO;
+        Self { name, node, host, lock, wall_clock_off, shutdown, program, leaving: None }
     }
 
     pub fn is_stopping(&self) -> bool {

@@ -2,13 +2,11 @@
 
 use std::{fmt::Write as _, time::Duration};
 
-use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::api_server::ApiServer;
 
-/// A line for each change. The operator takes the times that users read from the clock of the machine, so they are left
-/// out.
+/// A line for each change.
 pub fn trace(api: &ApiServer, start: Instant) -> Vec<String> {
     let store = api.store();
     let line = |change: &crate::api_server::Change| {
@@ -19,22 +17,11 @@ pub fn trace(api: &ApiServer, start: Instant) -> Vec<String> {
             write!(line, "{} {at:?} {} {:?} {}", change.revision, change.by, object.kind, object.key.name);
         match &change.new {
             Some(new) => {
-                let mut value = new.value().clone();
-                leave_times_out(&mut value);
-                let _ = write!(line, " {value}");
+                let _ = write!(line, " {}", new.value());
             }
             None => line.push_str(" removed"),
         }
         line
     };
     store.journal().iter().map(line).collect()
-}
-
-fn leave_times_out(value: &mut Value) {
-    match value {
-        Value::String(text) if text.parse::<jiff::Timestamp>().is_ok() => text.clear(),
-        Value::Array(items) => items.iter_mut().for_each(leave_times_out),
-        Value::Object(fields) => fields.values_mut().for_each(leave_times_out),
-        _ => {}
-    }
 }

@@ -42,6 +42,7 @@ mod signal;
 mod tables;
 mod transaction;
 
+pub use crate::clock::Suspended;
 pub use client::MemoryClient;
 pub(crate) use client::{Connected, Heard};
 pub use database::MemoryDatabase;

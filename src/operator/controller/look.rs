@@ -139,7 +139,7 @@ impl Controller {
         if self.executor.traces().are_on() {
             group.trace.get_or_insert_default().end(traced(name, finished));
         }
-        group.history.add(finished);
+        group.history.add(finished, (self.wall_clock)());
         self.events.finished(&group.record().object, finished);
     }
 }

@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use leadergroup_lock::Store;
 
 use super::{
+    WallClock,
     executor::{Context, Executor},
     group::Group,
     index::{self, Index, timers::Timers},
@@ -60,6 +61,7 @@ pub(super) struct Parts {
     pub(super) node: Option<String>,
     /// After how long without a heartbeat this replica no longer counts on owning anything.
     pub(super) session_ttl: Duration,
+    pub(super) wall_clock: WallClock,
     pub(super) context: Context,
     pub(super) prober: Prober,
     pub(super) events: Events,
@@ -80,6 +82,8 @@ pub(super) struct Controller {
     peers: String,
     namespaces: Vec<String>,
     session_ttl: Duration,
+    /// For the times that users read.
+    wall_clock: WallClock,
     /// For its clock, and for ids. Its calls are the executor's.
     store: Store,
     executor: Executor,
@@ -117,6 +121,7 @@ impl Controller {
             peers: parts.peers,
             namespaces: parts.namespaces,
             session_ttl: parts.session_ttl,
+            wall_clock: parts.wall_clock,
             store: parts.context.store.clone(),
             executor: Executor::new(parts.context),
             prober: parts.prober,

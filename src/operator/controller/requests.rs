@@ -71,8 +71,9 @@ impl Controller {
             Request::Forget(name) => self.forget(&name),
             Request::PassOn(name) => self.own(&name, Event::PassOn, now),
             Request::ReportUndecodable(unreadable) => {
-                self.executor.start_silent(Urgency::AtOnce, |context| async move {
-                    undecodable::report(&context.router, &unreadable).await;
+                let at = (self.wall_clock)();
+                self.executor.start_silent(Urgency::AtOnce, move |context| async move {
+                    undecodable::report(&context.router, &unreadable, at).await;
                 });
             }
             Request::SessionEnded => self.session_ended(now),

@@ -60,7 +60,8 @@ impl Controller {
             }
             return;
         }
-        let wanted = status(View { seen, group }, inputs.hindrance.as_ref(), inputs.awaits_first_probes);
+        let (hindrance, awaits) = (inputs.hindrance.as_ref(), inputs.awaits_first_probes);
+        let wanted = status(View { seen, group }, hindrance, awaits, (self.wall_clock)());
         group.report.minor_after = None;
         group.report.conditions = shown(&wanted.conditions);
         let patch = patch(record.status(), &wanted);

@@ -32,17 +32,16 @@ impl History {
         }
     }
 
-    /// Adds a change of holder that has ended.
-    pub(in crate::operator) fn add(&mut self, finished: &Finished) {
+    /// Adds a change of holder that ended at this time.
+    pub(in crate::operator) fn add(&mut self, finished: &Finished, at: Timestamp) {
         let name = |pod: &Option<PodRef>| pod.as_ref().map(|pod| pod.name.clone());
-        let at = Timestamp::now().as_second();
         let entry = HistoryEntry {
             token: finished.token,
             from: name(&finished.from),
             to: name(&finished.to),
             reason: finished.reason.to_string(),
             // Whole seconds and milliseconds: what the API server returns must compare equal to what was written.
-            time: Time(Timestamp::from_second(at).unwrap_or_default()),
+            time: Time(Timestamp::from_second(at.as_second()).unwrap_or_default()),
             duration: HumanDuration(Duration::from_millis(
                 u64::try_from(finished.took.as_millis()).unwrap_or(u64::MAX),
             )),

@@ -326,18 +326,19 @@ fn routed(view: View) -> Finding {
     }
 }
 
-/// The conditions with their times of transition, of which those that stay as they are come from `old`.
+/// The conditions with their times of transition: those that stay as they are have that of `old`, and the others `at`.
 pub(in crate::operator) fn conditions(
     findings: Vec<Finding>,
     generation: i64,
     old: &[Condition],
+    at: Timestamp,
 ) -> Vec<Condition> {
     let old: BTreeMap<_, _> = old.iter().map(|condition| (condition.type_.as_str(), condition)).collect();
     let condition = |finding: Finding| {
         let type_ = finding.kind.to_string();
         let status = if finding.status { "True" } else { "False" };
         let same = old.get(type_.as_str()).filter(|old| old.status == status);
-        let since = same.map_or_else(|| Time(Timestamp::now()), |old| old.last_transition_time.clone());
+        let since = same.map_or_else(|| Time(at), |old| old.last_transition_time.clone());
         Condition {
             type_,
             status: status.to_owned(),
@@ -409,13 +410,13 @@ mod tests {
     fn the_time_of_a_condition_is_that_of_its_last_transition() {
         let ready =
             |status, message: &str| vec![finding(ConditionType::Ready, status, Reason::Active, message)];
-        let mut old = conditions(ready(true, "web-0 is active"), 1, &[]);
+        let mut old = conditions(ready(true, "web-0 is active"), 1, &[], Timestamp::now());
         let long_ago = Time(Timestamp::UNIX_EPOCH);
         old[0].last_transition_time = long_ago.clone();
-        let same = &conditions(ready(true, "web-1 is active"), 2, &old)[0];
+        let same = &conditions(ready(true, "web-1 is active"), 2, &old, Timestamp::now())[0];
         assert_eq!((&same.last_transition_time, same.message.as_str()), (&long_ago, "web-1 is active"));
         assert_eq!(same.observed_generation, Some(2));
-        let other = &conditions(ready(false, "no pod is active"), 2, &old)[0];
+        let other = &conditions(ready(false, "no pod is active"), 2, &old, Timestamp::now())[0];
         assert!(other.last_transition_time > long_ago, "{other:?}");
     }
 

@@ -6,7 +6,6 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use jiff::Timestamp;
 use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1::Event},
     apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, ObjectMeta},
@@ -17,6 +16,7 @@ use tokio::{sync::mpsc, time::timeout};
 use crate::{
     api::{Cause, FIELD_MANAGER, LeaderGroup, PodRef, Reason},
     election::{Finished, Refusal},
+    operator::WallClock,
     telemetry::{ApiOutcome, ChangeKind, Metrics},
 };
 
@@ -41,6 +41,7 @@ pub(in crate::operator) struct Events {
     metrics: Arc<Metrics>,
     queue: mpsc::Sender<Event>,
     replica: String,
+    wall_clock: WallClock,
     /// When the last Event about foreign labels of each group was written, by the group's UID.
     foreign_labels: HashMap<String, Duration>,
 }
@@ -56,10 +57,15 @@ struct News {
 }
 
 impl Events {
-    pub(in crate::operator) fn new(client: Client, replica: &str, metrics: Arc<Metrics>) -> Self {
+    pub(in crate::operator) fn new(
+        client: Client,
+        replica: &str,
+        metrics: Arc<Metrics>,
+        wall_clock: WallClock,
+    ) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE);
         tokio::spawn(send(client, waiting, metrics.clone()));
-        Self { metrics, queue, replica: replica.to_owned(), foreign_labels: HashMap::new() }
+        Self { metrics, queue, replica: replica.to_owned(), wall_clock, foreign_labels: HashMap::new() }
     }
 
     /// A change of holder has ended.
@@ -110,7 +116,7 @@ impl Events {
     /// An Event on the group.
     fn publish(&self, group: &LeaderGroup, news: News) {
         let related = news.pod.clone().map(|pod| reference(group, pod));
-        self.enqueue(event(group, group.object_ref(&()), related, news, &self.replica));
+        self.enqueue(self.event(group, group.object_ref(&()), related, news));
     }
 
     /// An Event on a pod. The group has one that says the same, so it is left out in a burst, in which even those of
@@ -118,7 +124,35 @@ impl Events {
     fn publish_on(&self, pod: &PodRef, group: &LeaderGroup, news: News) {
         if self.queue.capacity() > QUEUE / 2 {
             let regarding = reference(group, pod.clone());
-            self.enqueue(event(group, regarding, Some(group.object_ref(&())), news, &self.replica));
+            self.enqueue(self.event(group, regarding, Some(group.object_ref(&())), news));
+        }
+    }
+
+    fn event(
+        &self,
+        group: &LeaderGroup,
+        regarding: ObjectReference,
+        related: Option<ObjectReference>,
+        news: News,
+    ) -> Event {
+        let mut note = news.note;
+        note.truncate(note.floor_char_boundary(LONGEST_NOTE));
+        Event {
+            metadata: ObjectMeta {
+                generate_name: regarding.name.as_ref().map(|name| format!("{name}-")),
+                namespace: group.namespace(),
+                ..ObjectMeta::default()
+            },
+            action: Some(news.action.to_owned()),
+            event_time: Some(MicroTime((self.wall_clock)())),
+            note: Some(note),
+            reason: Some(news.reason),
+            regarding: Some(regarding),
+            related,
+            reporting_controller: Some(FIELD_MANAGER.to_owned()),
+            reporting_instance: Some(self.replica.clone()),
+            type_: Some(if news.is_normal { "Normal" } else { "Warning" }.to_owned()),
+            ..Event::default()
         }
     }
 
@@ -207,34 +241,6 @@ fn reference(group: &LeaderGroup, pod: PodRef) -> ObjectReference {
         uid: Some(pod.uid),
         namespace: group.namespace(),
         ..ObjectReference::default()
-    }
-}
-
-fn event(
-    group: &LeaderGroup,
-    regarding: ObjectReference,
-    related: Option<ObjectReference>,
-    news: News,
-    replica: &str,
-) -> Event {
-    let mut note = news.note;
-    note.truncate(note.floor_char_boundary(LONGEST_NOTE));
-    Event {
-        metadata: ObjectMeta {
-            generate_name: regarding.name.as_ref().map(|name| format!("{name}-")),
-            namespace: group.namespace(),
-            ..ObjectMeta::default()
-        },
-        action: Some(news.action.to_owned()),
-        event_time: Some(MicroTime(Timestamp::now())),
-        note: Some(note),
-        reason: Some(news.reason),
-        regarding: Some(regarding),
-        related,
-        reporting_controller: Some(FIELD_MANAGER.to_owned()),
-        reporting_instance: Some(replica.to_owned()),
-        type_: Some(if news.is_normal { "Normal" } else { "Warning" }.to_owned()),
-        ..Event::default()
     }
 }
 

@@ -16,11 +16,12 @@ use crate::api::{
 use conditions::{Finding, View, conditions, finding, findings, labelled_holder, refusal};
 
 /// The status as it should read. While the group `awaits_first_probes`, its new owner has not yet heard all pods, and
-/// does not count fewer eligible pods than before.
+/// does not count fewer eligible pods than before. What is new in it is so since `at`.
 pub(super) fn status(
     view: View<'_>,
     hindrance: Option<&Hindrance>,
     awaits_first_probes: bool,
+    at: Timestamp,
 ) -> LeaderGroupStatus {
     let record = view.group.record();
     let old = record.status().cloned().unwrap_or_default();
@@ -44,13 +45,13 @@ pub(super) fn status(
         let history = view.group.history.entries().to_vec();
         return LeaderGroupStatus {
             history,
-            conditions: merged(findings, generation, &old.conditions),
+            conditions: merged(findings, generation, &old.conditions, at),
             ..old
         };
     }
     LeaderGroupStatus {
         observed_generation: generation,
-        active: active(view, &old),
+        active: active(view, &old, at),
         token: old.token,
         key: Some(record.key.to_string()),
         declaration: old.declaration.clone(),
@@ -59,7 +60,7 @@ pub(super) fn status(
         eligible_summary: format!("{eligible}/{replicas}"),
         switchover: switchover(view, &old),
         history: view.group.history.entries().to_vec(),
-        conditions: conditions(findings, generation, &old.conditions),
+        conditions: conditions(findings, generation, &old.conditions, at),
     }
 }
 
@@ -130,15 +131,14 @@ fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// The holder with the active label on it, since the time it got it.
-fn active(view: View<'_>, old: &LeaderGroupStatus) -> Option<ActivePod> {
+/// The holder with the active label on it, since the time it got it, or since `at` if that is not known.
+fn active(view: View<'_>, old: &LeaderGroupStatus, at: Timestamp) -> Option<ActivePod> {
     let member = labelled_holder(view)?;
     let known =
         old.active.as_ref().filter(|active| active.uid == member.pod.uid).map(|active| active.since.clone());
     let recorded =
         view.group.history.entries().first().filter(|entry| entry.to.as_ref() == Some(&member.pod.name));
-    let since =
-        known.or_else(|| recorded.map(|entry| entry.time.clone())).unwrap_or_else(|| Time(Timestamp::now()));
+    let since = known.or_else(|| recorded.map(|entry| entry.time.clone())).unwrap_or(Time(at));
     Some(ActivePod {
         pod: member.pod.name.clone(),
         uid: member.pod.uid.clone(),
@@ -186,19 +186,19 @@ pub(super) fn refused_switchover<'a>(
 }
 
 /// The patch that reports that a group cannot be decoded; `None` if its status says so already.
-pub(super) fn of_undecodable(unreadable: &Unreadable) -> Option<Value> {
+pub(super) fn of_undecodable(unreadable: &Unreadable, at: Timestamp) -> Option<Value> {
     use ConditionType as C;
     let generation = unreadable.metadata.generation.unwrap_or_default();
     let findings = [(C::Accepted, false), (C::Ready, false), (C::Stalled, true)]
         .map(|(kind, status)| finding(kind, status, Reason::InvalidSpec, unreadable.problem.clone()));
     let before = unreadable.conditions();
-    let all = merged(findings.into(), generation, &before);
+    let all = merged(findings.into(), generation, &before, at);
     (all != before).then(|| json!({ "observedGeneration": generation, "conditions": all }))
 }
 
 /// The old conditions with these findings in their place.
-fn merged(findings: Vec<Finding>, generation: i64, old: &[Condition]) -> Vec<Condition> {
-    let found = conditions(findings, generation, old);
+fn merged(findings: Vec<Finding>, generation: i64, old: &[Condition], at: Timestamp) -> Vec<Condition> {
+    let found = conditions(findings, generation, old, at);
     let replaced = |condition: &Condition| {
         found.iter().find(|found| found.type_ == condition.type_).unwrap_or(condition).clone()
     };
@@ -214,7 +214,7 @@ mod tests {
     fn with(eligible: u32) -> LeaderGroupStatus {
         let others = finding(ConditionType::Redundant, eligible > 1, Reason::AsExpected, "");
         let ready = finding(ConditionType::Ready, true, Reason::Active, "");
-        let conditions = conditions(vec![ready, others], 1, &[]);
+        let conditions = conditions(vec![ready, others], 1, &[], Timestamp::now());
         LeaderGroupStatus { eligible, observed_generation: 1, conditions, ..LeaderGroupStatus::default() }
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::time::sleep;
 
 use crate::{
@@ -15,8 +16,8 @@ const PAUSES: [Duration; 4] =
     [Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(16), Duration::from_secs(64)];
 
 /// Reports in the status of a group that it cannot be decoded, unless it says so already.
-pub(in crate::operator) async fn report(router: &Router, unreadable: &Unreadable) {
-    let Some(status) = status::of_undecodable(unreadable) else { return };
+pub(in crate::operator) async fn report(router: &Router, unreadable: &Unreadable, at: Timestamp) {
+    let Some(status) = status::of_undecodable(unreadable, at) else { return };
     let Some(group) = GroupRef::of(&unreadable.remains(None)) else { return };
     for pause in PAUSES {
         match router.report(&group, &status, None).await {
@@ -54,7 +55,7 @@ mod tests {
         let unreadable = sighting.0.expect_err("there is no such deletionPolicy");
         for (answer, attempts) in [(object(), 1), (json!(500), PAUSES.len())] {
             let api = FakeApi::with(vec![(STATUS, answer)]);
-            report(&api.context.router, &unreadable).await;
+            report(&api.context.router, &unreadable, Timestamp::now()).await;
             assert_eq!(api.asked(), vec![format!("PATCH {STATUS}"); attempts]);
         }
     }

@@ -67,6 +67,10 @@ pub enum Outcome {
     Hung,
     /// It is carried out, and never answered.
     HungAfterwards,
+    /// A proxy does not get the answer, and sends it once more after this time. The client gets the second answer.
+    SentAgain(Duration),
+    /// It is carried out, and answered. So much later it arrives once more, and nobody waits for that answer.
+    ArrivesAgain(Duration),
 }
 
 /// Failures of the server itself, or of a proxy.

@@ -136,6 +136,23 @@ impl ApiServer {
         }
     }
 
+    /// Nothing arrives on these watches from now on, or it arrives again. Those that have ended stay so.
+    pub fn set_silent(&self, is_silent: bool, mut of: impl FnMut(&WatchInfo) -> bool) {
+        let change = [Connection::Open, Connection::Silent];
+        let [from, to] = if is_silent { change } else { [change[1], change[0]] };
+        for (watch, connection) in self.0.watches.lock().values() {
+            if of(watch) {
+                connection.send_if_modified(|now| {
+                    let changes = *now == from;
+                    if changes {
+                        *now = to;
+                    }
+                    changes
+                });
+            }
+        }
+    }
+
     /// Ends the server's process: in an orderly way, which ends all watches, or so that all connections break. Requests
     /// under way are not answered; what they have not stored yet they do not store. New ones find no connection.
     /// Returns whether it ran.

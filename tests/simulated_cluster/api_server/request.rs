@@ -17,11 +17,13 @@ use super::{
 };
 
 /// A request that the server implements.
+#[derive(Clone)]
 pub struct Request {
     pub info: RequestInfo,
     pub action: Action,
 }
 
+#[derive(Clone)]
 pub enum Action {
     Get { view: View, freshness: Freshness },
     List(List),
@@ -48,6 +50,7 @@ pub enum Freshness {
     Cache,
 }
 
+#[derive(Clone)]
 pub struct List {
     pub selector: Selector,
     pub view: View,
@@ -64,6 +67,7 @@ pub struct Continue {
     pub name: String,
 }
 
+#[derive(Clone)]
 pub struct Watch {
     pub selector: Selector,
     pub view: View,

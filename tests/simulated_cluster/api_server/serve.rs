@@ -78,9 +78,30 @@ async fn meet(shared: &Arc<Shared>, request: Request, fate: Fate) -> Answer {
             drop(carry_out(shared, request).await);
             std::future::pending().await
         }
+        Outcome::SentAgain(later) => {
+            drop(carry_out(shared, request.clone()).await);
+            wait(later).await;
+            Ok(carry_out(shared, request).await)
+        }
+        Outcome::ArrivesAgain(later) => {
+            let answer = carry_out(shared, request.clone()).await;
+            arrives_again(shared.clone(), request, later);
+            Ok(answer)
+        }
     };
     wait(fate.after).await;
     answer
+}
+
+/// Lets a request arrive once more, unless the server stops before.
+fn arrives_again(shared: Arc<Shared>, request: Request, later: Duration) {
+    tokio::spawn(async move {
+        tokio::select! {
+            biased;
+            () = shared.stopping.notified() => {}
+            () = async { wait(later).await; drop(carry_out(&shared, request).await) } => {}
+        }
+    });
 }
 
 async fn wait(time: Duration) {

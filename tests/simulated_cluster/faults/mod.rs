@@ -16,7 +16,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::Mutex;
 
-use crate::{agents::Still, network::Program, services, simulation::Simulation};
+use crate::{
+    agents::Still,
+    network::Program,
+    services,
+    simulation::{Lost, Simulation},
+};
 pub use undo::{Undo, undo};
 
 /// What came of a fault.
@@ -77,6 +82,7 @@ const KINDS: &[Fault] = &[
     fault("agents are turned off", agents::turn_off),
     fault("a lease is changed", agents::change_lease),
     fault("a node is frozen", nodes::freeze),
+    fault("a node is suspended", nodes::suspend),
     fault("a kubelet is cut off", nodes::cut_kubelet_off),
     fault("two nodes are cut off from each other", nodes::cut),
     fault("a node is cordoned", nodes::cordon),
@@ -86,12 +92,30 @@ const KINDS: &[Fault] = &[
     fault("a workload is scaled to zero", workloads::scale_to_zero),
     fault("a replica is killed", replicas::kill),
     fault("a replica is stopped", replicas::stop),
+    fault("the machine of a replica is suspended", replicas::suspend),
+    fault("the time of day of a replica is set", replicas::set_wall_clock),
     fault("a replica is asked to stop", replicas::ask_to_stop),
     fault("a replica is replaced during changes", replicas::replace),
     fault("a replica joins and sees nothing", replicas::join_blind),
-    fault("a replica does not reach the API server", |run, kind| replicas::cut(run, kind, true, false)),
-    fault("a replica does not reach the database", |run, kind| replicas::cut(run, kind, false, true)),
-    fault("a replica reaches neither", |run, kind| replicas::cut(run, kind, true, true)),
+    fault("a replica does not reach the API server", |run, kind| {
+        replicas::cut(run, kind, Lost::All, Lost::None)
+    }),
+    fault("requests of a replica to the API server are lost", |run, kind| {
+        replicas::cut(run, kind, Lost::Requests, Lost::None)
+    }),
+    fault("answers of the API server to a replica are lost", |run, kind| {
+        replicas::cut(run, kind, Lost::Answers, Lost::None)
+    }),
+    fault("a replica does not reach the database", |run, kind| {
+        replicas::cut(run, kind, Lost::None, Lost::All)
+    }),
+    fault("requests of a replica to the database are lost", |run, kind| {
+        replicas::cut(run, kind, Lost::None, Lost::Requests)
+    }),
+    fault("answers of the database to a replica are lost", |run, kind| {
+        replicas::cut(run, kind, Lost::None, Lost::Answers)
+    }),
+    fault("a replica reaches neither", |run, kind| replicas::cut(run, kind, Lost::All, Lost::All)),
     fault("the API server is stopped", stores::stop_api_server),
     fault("a watch shows nothing", stores::hold_a_watch),
     fault("a watch lags", stores::let_a_watch_lag),
@@ -100,10 +124,12 @@ const KINDS: &[Fault] = &[
     fault("the database is restarted", stores::restart_database),
     fault("the database fails over and loses commits", stores::lose_commits),
     fault("two databases act as primary", stores::two_primaries),
+    fault("the clock of the database is set", stores::set_clock),
     fault("the database is read-only", stores::refuse_writes),
     fault("calls to the API server fail", |run, kind| stores::storm(run, kind, true, false)),
     fault("calls to the database fail", |run, kind| stores::storm(run, kind, false, true)),
     fault("calls to both fail", |run, kind| stores::storm(run, kind, true, true)),
+    fault("writes to the API server are repeated", stores::repeat_writes),
     fault("a switchover is requested", users::request_switchover),
     fault("a group is paused", users::pause),
     fault("a role is removed", users::remove_role),

@@ -10,6 +10,14 @@ pub fn freeze(run: &mut Simulation, _: &'static str) -> Begun {
     lasts(was_on, Undo::Power(node))
 }
 
+/// As a node that is frozen. But its clocks that stand still during suspend do not show that time afterwards.
+pub fn suspend(run: &mut Simulation, _: &'static str) -> Begun {
+    let node = run.any_node();
+    let was_on = run.cluster.power(&node, false);
+    run.suspend_replicas_on(&node);
+    lasts(was_on, Undo::Power(node))
+}
+
 pub fn cut_kubelet_off(run: &mut Simulation, _: &'static str) -> Begun {
     let node = run.any_node();
     lasts(run.cluster.connect(&node, false), Undo::Kubelet(node))

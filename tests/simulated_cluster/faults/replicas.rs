@@ -1,9 +1,11 @@
 //! Faults of the operator's replicas.
 
+use jiff::SignedDuration;
+
 use super::{Begun, Undo, lasts};
 use crate::{
     balance::busiest_node,
-    simulation::{Cut, Simulation},
+    simulation::{Cut, Lost, Simulation},
 };
 
 pub fn kill(run: &mut Simulation, _: &'static str) -> Begun {
@@ -16,6 +18,30 @@ pub fn stop(run: &mut Simulation, _: &'static str) -> Begun {
     let place = run.any_replica();
     let replica = &mut run.replicas[place];
     lasts(replica.host.stop(), Undo::Resume(replica.name.clone()))
+}
+
+/// The machine of a replica is suspended: when it goes on, its clock has, too, and its timers have not.
+pub fn suspend(run: &mut Simulation, _: &'static str) -> Begun {
+    let place = run.any_replica();
+    let replica = &mut run.replicas[place];
+    lasts(replica.host.suspend(), Undo::Resume(replica.name.clone()))
+}
+
+/// Someone sets the time of day of a replica's machine, and later corrects it. It takes effect if the replica writes in
+/// the meantime.
+pub fn set_wall_clock(run: &mut Simulation, kind: &'static str) -> Begun {
+    let place = run.any_replica();
+    let by = set_by(run);
+    let since = run.api.store().revision();
+    let replica = &mut run.replicas[place];
+    replica.wall_clock_off = by;
+    Begun::Waits(Undo::WallClock { replica: replica.name.clone(), kind, since })
+}
+
+/// By how much someone sets a clock, forward or back.
+pub fn set_by(run: &mut Simulation) -> SignedDuration {
+    let by = [1, 5, 3_600, 24 * 3_600, 30 * 24 * 3_600][run.random.below(5)];
+    SignedDuration::from_secs(if run.random.below(2) == 0 { by } else { -by })
 }
 
 /// Another one takes its place when the fault is undone.
@@ -53,7 +79,7 @@ pub fn join_blind(run: &mut Simulation, kind: &'static str) -> Begun {
     Begun::Waits(Undo::Blind { joined: run.replicas[place].name.clone(), former, node })
 }
 
-pub fn cut(run: &mut Simulation, kind: &'static str, api: bool, database: bool) -> Begun {
+pub fn cut(run: &mut Simulation, kind: &'static str, api: Lost, database: Lost) -> Begun {
     let place = run.any_replica();
     run.cut(place, Cut { kind, api, database, ..Cut::default() });
     Begun::Waits(Undo::Reach(run.replicas[place].name.clone()))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Begun, Undo, done, lasts};
+use super::{Begun, Undo, done, lasts, replicas::set_by};
 use crate::{
     api_server::Kind,
     simulation::{Simulation, Storm},
@@ -42,6 +42,13 @@ pub fn restart_database(run: &mut Simulation, _: &'static str) -> Begun {
     Begun::Done
 }
 
+/// Someone sets the clock of the database, or it is corrected. It stays so.
+pub fn set_clock(run: &mut Simulation, _: &'static str) -> Begun {
+    let by = set_by(run);
+    run.database.set_clock_by(by);
+    Begun::Done
+}
+
 pub fn lose_commits(run: &mut Simulation, _: &'static str) -> Begun {
     run.record_terms();
     let commits = run.random.below(4);
@@ -68,6 +75,12 @@ pub fn refuse_writes(run: &mut Simulation, _: &'static str) -> Begun {
 pub fn storm(run: &mut Simulation, kind: &'static str, api: bool, database: bool) -> Begun {
     run.set_storm(Storm { kind, api, database });
     Begun::Waits(Undo::Storm)
+}
+
+/// Every second write to the API server arrives twice.
+pub fn repeat_writes(run: &mut Simulation, kind: &'static str) -> Begun {
+    run.repeat_writes(Some(kind));
+    Begun::Waits(Undo::Repeats)
 }
 
 fn watched(run: &mut Simulation) -> Kind {

@@ -2,6 +2,7 @@
 
 use std::{ops::Range, time::Duration};
 
+use jiff::SignedDuration;
 use leadergroup_lock::memory::MemoryDatabase;
 
 use super::stores::Since;
@@ -31,6 +32,12 @@ pub enum Undo {
     Link(String, String),
     Resume(String),
     Reach(String),
+    /// The time of day is corrected.
+    WallClock {
+        replica: String,
+        kind: &'static str,
+        since: u64,
+    },
     /// A replica is asked to stop, and leaves the other one to its node.
     Drain {
         former: String,
@@ -51,6 +58,7 @@ pub enum Undo {
     /// The former database is turned off, and all replicas reach the present one.
     TwoPrimaries(&'static str),
     Storm,
+    Repeats,
     Cordon(String),
     Paused(String),
     Requested(String),
@@ -193,6 +201,7 @@ fn end(run: &mut Simulation, what: Undo) {
         }
         Undo::Database(database) => database.start(),
         Undo::Storm => run.set_storm(Storm::default()),
+        Undo::Repeats => run.repeat_writes(None),
         Undo::Cordon(node) => {
             run.cluster.cordon(&node, false);
         }
@@ -226,6 +235,14 @@ fn end_and_look(run: &mut Simulation, what: Undo) {
         Undo::Scaled(group, kind) => {
             note_if(run, kind, run.cluster.pods_by_age(&group) == (0, 0));
             run.cluster.scale(&group, 3);
+        }
+        Undo::WallClock { replica, kind, since } => {
+            let client = format!("{replica}/");
+            let has_written = run.api.store().since(since).any(|change| change.by.starts_with(&client));
+            note_if(run, kind, has_written);
+            for replica in run.replicas.iter_mut().filter(|it| it.name == replica) {
+                replica.wall_clock_off = SignedDuration::ZERO;
+            }
         }
         Undo::Corrected(edited) => note_if(run, edited.kind, edited.is_corrected(&run.api.store())),
         Undo::Recreated { group, kind, since } => {

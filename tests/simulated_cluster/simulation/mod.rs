@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp;
+use jiff::SignedDuration;
 use leadergroup::api::{ACTIVE_VALUE, ROLE_LABEL};
 use leadergroup_e2e::{
     history::{self, Checked, Deadline, Fault, History, ObjectId, Term, Unanswered, check},
@@ -22,7 +22,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
-    api_server::{ApiServer, Clock, Key, Kind, Object},
+    api_server::{ApiServer, Clock, Key, Kind, Object, WatchInfo},
     cluster::Cluster,
     edits::Edits,
     faults::Effects,
@@ -31,9 +31,9 @@ use crate::{
     network::Pods,
     recorded,
     replica::Process,
-    trace,
+    trace, wall_clock,
 };
-pub use ways::{Cut, Storm, millis};
+pub use ways::{Cut, Lost, Storm, millis};
 use ways::{Ways, fates, statements};
 
 /// How long each machine runs before it is another one's turn. What they send each other arrives in the next turn.
@@ -44,6 +44,12 @@ const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
 const LONGEST_WRITE: Duration = Duration::from_secs(41);
 /// The same for a read before a write, if it is the first that hangs.
 const LONGEST_READ: Duration = Duration::from_secs(6);
+
+/// The watches of a replica.
+fn of_replica(name: &str) -> impl FnMut(&WatchInfo) -> bool {
+    let client = format!("{name}/watches");
+    move |watch| watch.client == client
+}
 
 /// The run.
 pub struct Simulation {
@@ -90,7 +96,7 @@ impl Simulation {
         let ways = Ways::new(&effects);
         let entered = world.handle().enter();
         let start = Instant::now();
-        let api = ApiServer::new(Clock::starting_at(Timestamp::constant(1_800_000_000, 0)), seed);
+        let api = ApiServer::new(Clock::starting_at(wall_clock::BEGINNING), seed);
         api.set_fates(fates(Random::new(seed ^ 1), ways.clone()));
         let database = MemoryDatabase::with_seed(seed);
         database.set_network(statements(Random::new(seed ^ 2), ways.clone()));
@@ -127,7 +133,9 @@ impl Simulation {
 
     /// What a replica does not reach from now on.
     pub fn cut(&mut self, place: usize, cut: Cut) {
-        self.ways.cut(&self.replicas[place].name, cut);
+        let name = &self.replicas[place].name;
+        self.ways.cut(name, cut);
+        self.api.set_silent(cut.api.silences(), of_replica(name));
     }
 
     /// Records that these pods may be replaced from now on, for these reasons.
@@ -155,6 +163,11 @@ impl Simulation {
     /// Which calls may fail from now on.
     pub fn set_storm(&mut self, storm: Storm) {
         self.ways.set_storm(storm);
+    }
+
+    /// Lets writes to the API server arrive twice from now on, because of a fault of this kind, or none.
+    pub fn repeat_writes(&mut self, kind: Option<&'static str>) {
+        self.ways.repeat_writes(kind);
     }
 
     /// Lets most answers to writes of slices be lost from now on, because of a fault of this kind, or none.
@@ -207,6 +220,7 @@ impl Simulation {
     /// A replica reaches everything from now on.
     pub fn reach(&mut self, name: &str) {
         self.ways.open(name);
+        self.api.set_silent(false, of_replica(name));
     }
 
     /// Lets time pass.
@@ -215,14 +229,17 @@ impl Simulation {
         while self.now < until {
             self.now += TURN;
             log::set(self.now, "world");
+            wall_clock::set(self.now, SignedDuration::ZERO);
             {
                 let _entered = self.world.handle().enter();
                 self.cluster.turn(self.now);
             }
             self.world.turn(TURN);
             for place in self.order() {
-                log::set(self.now, &self.replicas[place].name);
-                self.replicas[place].host.turn(TURN);
+                let replica = &mut self.replicas[place];
+                log::set(self.now, &replica.name);
+                wall_clock::set(self.now, replica.wall_clock_off);
+                replica.host.turn(TURN);
             }
             self.remove_ended();
             log::set(self.now, "world");

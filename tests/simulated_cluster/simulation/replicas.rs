@@ -80,6 +80,12 @@ impl Simulation {
         }
     }
 
+    pub fn suspend_replicas_on(&mut self, node: &str) {
+        for replica in self.replicas.iter_mut().filter(|it| it.node == node) {
+            replica.host.suspend();
+        }
+    }
+
     pub fn resume_replicas_on(&mut self, node: &str) {
         self.replicas.iter_mut().filter(|it| it.node == node).for_each(|it| it.host.resume());
     }

@@ -14,6 +14,8 @@ use crate::{
 
 /// How late a call may be carried out, in milliseconds: its client has given it up by then.
 const LATEST: usize = 20_000;
+/// How soon a proxy sends a request again, in milliseconds.
+const SOON: usize = 200;
 
 /// The ways to the API server and to the database. Clones are the same.
 #[derive(Clone, Default)]
@@ -24,6 +26,8 @@ struct State {
     /// What replicas do not reach, by their names.
     cuts: BTreeMap<String, Cut>,
     storm: Storm,
+    /// The kind of the fault that lets writes arrive twice, if there is one.
+    repeats: Option<&'static str>,
     /// The kind of the fault that lets the answers to most writes of slices be lost, if there is one.
     slices: Option<&'static str>,
     /// The requests for slices and the reads of pods that got no answer: the object, and when each was sent.
@@ -37,10 +41,31 @@ struct State {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cut {
     pub kind: &'static str,
-    pub api: bool,
-    /// Only its lists and watches.
+    pub api: Lost,
+    /// Only its lists and watches of the API server.
     pub watches: bool,
-    pub database: bool,
+    pub database: Lost,
+}
+
+/// Which packets between a replica and a server are lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lost {
+    #[default]
+    None,
+    /// Those in both directions.
+    All,
+    /// Those of the replica: no request arrives. What the server sends on connections that are open does: the events
+    /// of watches, and notifications.
+    Requests,
+    /// Those of the server: requests are carried out, and neither answers nor events arrive.
+    Answers,
+}
+
+impl Lost {
+    /// Whether nothing that the server sends by itself arrives.
+    pub fn silences(self) -> bool {
+        matches!(self, Self::All | Self::Answers)
+    }
 }
 
 /// Which calls fail now and then: one in four. And the kind of the fault.
@@ -74,6 +99,11 @@ impl Ways {
         self.0.lock().storm = storm;
     }
 
+    /// Lets writes to the API server arrive twice from now on, because of a fault of this kind, or none.
+    pub fn repeat_writes(&self, kind: Option<&'static str>) {
+        self.0.lock().repeats = kind;
+    }
+
     /// Lets most answers to writes of slices be lost from now on, because of a fault of this kind, or none.
     pub fn lose_answers_of_slices(&self, kind: Option<&'static str>) {
         self.0.lock().slices = kind;
@@ -83,6 +113,11 @@ impl Ways {
         let replica = client.split('/').next().unwrap_or_default();
         let state = self.0.lock();
         (state.cuts.get(replica).copied().unwrap_or_default(), state.storm)
+    }
+
+    /// The fault by which this request may arrive twice.
+    fn repeats(&self, request: &RequestInfo) -> Option<&'static str> {
+        self.0.lock().repeats.filter(|_| request.verb.writes())
     }
 
     /// The fault that the answer to this request may be lost by.
@@ -142,9 +177,15 @@ pub fn fates(mut random: Random, ways: Ways) -> impl FnMut(&RequestInfo) -> Fate
         [Outcome::AnswerLost, Outcome::FailedAfterwards(Refusal::Timeout), Outcome::HungAfterwards];
     move |request| {
         let (cut, storm) = ways.of(&request.client);
-        if cut.api || (cut.watches && request.client.ends_with("/watches")) {
+        let is_watch = request.client.ends_with("/watches");
+        if cut.api != Lost::None || (cut.watches && is_watch) {
             ways.met(cut.kind);
-            return Fate { outcome: Outcome::Hung, ..Fate::default() };
+            if cut.api != Lost::Answers {
+                return Fate { outcome: Outcome::Hung, ..Fate::default() };
+            }
+            ways.note_unanswered(request);
+            let (before, outcome) = (delay(&mut random), Outcome::HungAfterwards);
+            return Fate { before, outcome, dropped: Dropped::CarriedOut, ..Fate::default() };
         }
         let mut outcome = Outcome::Served;
         if let Some(kind) = ways.loses_answer(request)
@@ -161,6 +202,14 @@ pub fn fates(mut random: Random, ways: Ways) -> impl FnMut(&RequestInfo) -> Fate
                 return Fate { before, dropped: Dropped::CarriedOut, ..Fate::default() };
             };
             outcome = failure.clone();
+        } else if let Some(kind) = ways.repeats(request)
+            && random.below(2) == 0
+        {
+            ways.met(kind);
+            outcome = match random.below(2) {
+                0 => Outcome::SentAgain(millis(&mut random, SOON)),
+                _ => Outcome::ArrivesAgain(millis(&mut random, LATEST)),
+            };
         }
         if matches!(outcome, Outcome::Hung | Outcome::HungAfterwards) {
             ways.note_unanswered(request);
@@ -182,11 +231,12 @@ pub fn statements(random: Random, ways: Ways) -> impl Fn(&Call<'_>) -> DatabaseF
     let random = Mutex::new(random);
     move |call| {
         let (cut, storm) = ways.of(call.client);
-        if cut.database {
-            ways.met(cut.kind);
-            return DatabaseFate::HANGS;
-        }
         let mut random = random.lock();
+        if let Some(end) = ended_by(cut.database, call.statement) {
+            ways.met(cut.kind);
+            let request = delay(&mut random);
+            return DatabaseFate { end, outlives: true, ..DatabaseFate::answered(request, Duration::ZERO) };
+        }
         let mut end = End::Answered;
         if storm.database && random.below(4) == 0 {
             ways.met(storm.kind);
@@ -199,6 +249,19 @@ pub fn statements(random: Random, ways: Ways) -> impl Fn(&Call<'_>) -> DatabaseF
         let outlives = random.below(2) == 0;
         let (request, answer) = (delay(&mut random), delay(&mut random));
         DatabaseFate { end, outlives, ..DatabaseFate::answered(request, answer) }
+    }
+}
+
+/// How a call ends if these packets are lost; none if that does not concern it.
+fn ended_by(lost: Lost, statement: &str) -> Option<End> {
+    // Nothing but a statement, or a notification, goes in one direction only.
+    let needs_both = matches!(statement, "connect" | "listen" | "ping");
+    match (lost, statement) {
+        (Lost::None, _) | (Lost::Requests, "notification") => None,
+        (Lost::Answers, statement) if !needs_both && statement != "notification" => {
+            Some(End::Silent { commits: true })
+        }
+        _ => Some(End::Silent { commits: false }),
     }
 }
 

@@ -2,16 +2,19 @@
 
 use std::{collections::VecDeque, time::Duration};
 
+use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt as _,
-    api::{Patch, PatchParams},
+    api::{Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::stage::{NAMESPACE, Stage};
-use crate::api_server::{Change, Dropped, Fate, Kind, Outcome, Refusal, RequestInfo, Sequence, Verb};
+use crate::api_server::{
+    Change, Connection, Dropped, Fate, Kind, Outcome, Refusal, RequestInfo, Sequence, Verb, WatchInfo,
+};
 
 /// The answer to a patch with this fate, and whether it was stored.
 async fn patched(fate: Fate) -> (Result<u16, kube::Error>, bool) {
@@ -56,6 +59,64 @@ async fn each_outcome() {
         assert!(matches!(found, Err(kube::Error::Service(_))), "{found:?}");
         assert_eq!(was_stored, stored);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repeated_request_is_carried_out_twice_and_gets_the_second_answer_or_the_first() {
+    let later = Duration::from_secs(2);
+    for (outcome, codes, took) in [
+        (Outcome::SentAgain(later), [409, 409], later),
+        (Outcome::ArrivesAgain(later), [200, 201], Duration::ZERO),
+    ] {
+        let stage = Stage::new();
+        stage.pod("web-0");
+        let pods = stage.pods();
+        let seen = pods.get("web-0").await.unwrap();
+        stage.server.set_fates(move |_: &RequestInfo| Fate { outcome: outcome.clone(), ..Fate::default() });
+        let code = |answer: Result<Pod, kube::Error>, done| match answer {
+            Ok(_) => done,
+            Err(kube::Error::Api(status)) => status.code,
+            Err(error) => panic!("{error}"),
+        };
+        let bound = Patch::Merge(json!({
+            "metadata": { "labels": { "a": "b" }, "resourceVersion": seen.resource_version() },
+        }));
+        let (params, start) = (PatchParams::default(), Instant::now());
+        let patched = code(pods.patch("web-0", &params, &bound).await, 200);
+        assert_eq!(start.elapsed(), took);
+        let mut other = seen.clone();
+        other.metadata.name = Some("web-1".to_owned());
+        (other.metadata.resource_version, other.metadata.uid) = (None, None);
+        let created = code(pods.create(&PostParams::default(), &other).await, 201);
+        assert_eq!([patched, created], codes);
+        // One that is bound to no version takes effect again.
+        let free = |value: &str| Patch::Merge(json!({ "metadata": { "labels": { "a": value } } }));
+        pods.patch("web-0", &params, &free("c")).await.unwrap();
+        stage.server.set_fates(|_: &RequestInfo| Fate::default());
+        pods.patch("web-0", &params, &free("d")).await.unwrap();
+        sleep(later * 2).await;
+        let last = pods.get("web-0").await.unwrap().labels()["a"].clone();
+        assert_eq!(last, if took.is_zero() { "c" } else { "d" });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_silent_shows_later_what_happened_and_one_that_has_broken_stays_so() {
+    let stage = Stage::new();
+    let (pods, params) = (stage.pods(), WatchParams::default());
+    let version = stage.server.store().revision().to_string();
+    let mut silent = Box::pin(pods.watch(&params, &version).await.unwrap());
+    let of = |watch: &WatchInfo| watch.kind == Kind::Pod;
+    stage.server.set_silent(true, of);
+    stage.pod("web-0");
+    assert!(timeout(Duration::from_secs(9), silent.next()).await.is_err());
+    stage.server.set_silent(false, of);
+    assert!(matches!(silent.next().await, Some(Ok(WatchEvent::Added(_)))));
+    let mut broken = Box::pin(pods.watch(&params, &version).await.unwrap());
+    stage.server.set_connections(Connection::Broken, |_| true);
+    stage.server.set_silent(true, of);
+    stage.server.set_silent(false, of);
+    assert!(broken.next().await.unwrap().is_err());
 }
 
 #[tokio::test(start_paused = true)]

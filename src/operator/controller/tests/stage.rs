@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Client, Config, runtime::watcher};
 use leadergroup_lock::{
@@ -84,8 +85,9 @@ impl Stage {
             namespaces: Vec::new(),
             node: node.map(str::to_owned),
             session_ttl,
+            wall_clock: Timestamp::now,
             prober: Prober::new(probes, PROBES).expect("a thread"),
-            events: Events::new(client.clone(), "test", metrics.clone()),
+            events: Events::new(client.clone(), "test", metrics.clone(), Timestamp::now),
             context: Context {
                 manages_endpoints: false,
                 observes_services: true,
@@ -200,7 +202,7 @@ impl Stage {
         let view = self.view(name);
         let record = view.seen.record();
         let (mut object, uid) = (record.object.clone(), record.uid.clone());
-        object.status = Some(status::status(view, None, false));
+        object.status = Some(status::status(view, None, false, Timestamp::now()));
         object.metadata.resource_version = Some(self.version.to_string());
         let reported = Ok(Box::new(Reported::Done(Sighting(Ok(object)))));
         self.take(Message::Reported { group: name.clone(), uid, reported });
