@@ -287,9 +287,9 @@ fn registered() -> BTreeSet<String> {
 
 fn exposition() -> String {
     let store = Store::refusing(LockError::Invalid { what: "URL", problem: "is missing".to_owned() });
-    let metrics = Metrics::new().with(|registry| LockMetrics::new(&store).register(registry));
+    let metrics = Metrics::new().with(|registry| LockMetrics::new(&store).only_database().register(registry));
     let reading = GroupReading {
-        active: true,
+        active: Some("web-0".to_owned()),
         works: true,
         labelled: 1,
         eligible: 2,

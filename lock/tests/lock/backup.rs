@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use leadergroup_lock::{Client, ClientConfig, DatabaseConfig, Store};
+use leadergroup_lock::{Client, ClientConfig, DatabaseConfig, Released, Store};
 use tempfile::TempDir;
 
 use crate::cast::{TOKEN_JUMP, key};
@@ -92,7 +92,7 @@ impl Site {
         for _ in 0..times {
             let guard = client.lock(&key("job"), DEADLINE).await.unwrap();
             tokens.push(guard.token().get());
-            guard.release().await.unwrap();
+            assert_eq!(guard.release().await.unwrap(), Released::Done);
         }
         client.shutdown().await.unwrap();
         tokens

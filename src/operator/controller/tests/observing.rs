@@ -1,5 +1,6 @@
 //! What is reported of Services whose endpoints Kubernetes writes.
 
+use jiff::Timestamp;
 use k8s_openapi::{
     api::{core::v1::Service, discovery::v1::EndpointSlice},
     apimachinery::pkg::apis::meta::v1::Condition,
@@ -15,7 +16,7 @@ use crate::operator::{
 
 /// The condition Routed as it would be written.
 fn routed(stage: &Stage) -> Condition {
-    let conditions = status::status(stage.view(&name(0)), None, false).conditions;
+    let conditions = status::status(stage.view(&name(0)), None, false, Timestamp::now()).conditions;
     conditions.into_iter().find(|condition| condition.type_ == "Routed").expect("it is always there")
 }
 
