@@ -88,6 +88,7 @@ async fn a_labelled_service_is_reported_while_it_does_not_route_to_the_active_po
     routed(&groups, "ServiceUnusable", "Service front selects pods whatever their role").await;
     assert_eq!(condition(&groups, "web", "Ready").await.0, "False");
     edit(&services, json!({ "spec": { "selector": { "leadergroup.dev/role": "active" } } })).await;
+    eventually("the group to be ready", async || condition(&groups, "web", "Ready").await.0 == "True").await;
     routed(&groups, "AsExpected", "the endpoints of front are observed").await;
 
     // A change of the active pod, whose endpoints follow a little later, shows nowhere.
@@ -98,8 +99,9 @@ async fn a_labelled_service_is_reported_while_it_does_not_route_to_the_active_po
     eventually("the observer", async || !versions.all().is_empty()).await;
     let request = json!({ "metadata": { "annotations": { "leadergroup.dev/switchover": "1" } } });
     groups.patch("web", &PatchParams::default(), &Patch::Merge(request)).await.unwrap();
-    eventually("the switchover", async || active(&pods).await != [former.name_any()]).await;
-    let next = pods.get(&active(&pods).await[0]).await.unwrap();
+    let other = if former.name_any() == "web-0" { "web-1" } else { "web-0" };
+    eventually("the switchover", async || active(&pods).await == [other]).await;
+    let next = pods.get(other).await.unwrap();
     route_to(&slices, &next).await;
     routed(&groups, "AsExpected", "front").await;
     assert!(versions.all().iter().all(|status| status == "True"), "{:?}", versions.all());
