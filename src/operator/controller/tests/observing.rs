@@ -93,7 +93,7 @@ fn a_service_that_does_not_route_to_the_active_pod_is_reported_when_that_has_las
     fail(&mut stage, 9);
     assert!(says(&stage, "ServiceMisrouted", words), "{:?}", routed(&stage));
     fail(&mut stage, 1);
-    assert!(says(&stage, "AsExpected", "was declared"), "{:?}", routed(&stage));
+    assert!(says(&stage, "AsExpected", "match the declaration"), "{:?}", routed(&stage));
     list(&mut stage, vec![service()], vec![slice(1)]);
     assert!(says(&stage, "ServiceMisrouted", words), "{:?}", routed(&stage));
     list(&mut stage, vec![service()], vec![slice(0)]);
@@ -135,5 +135,5 @@ fn a_replica_that_starts_changes_no_report_that_is_still_true() {
     stage.list_groups(vec![object]);
     stage.settle();
     fail(&mut stage, 10);
-    assert!(says(&stage, "AsExpected", "was declared"), "{:?}", routed(&stage));
+    assert!(says(&stage, "AsExpected", "match the declaration"), "{:?}", routed(&stage));
 }
