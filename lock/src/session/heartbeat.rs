@@ -306,9 +306,9 @@ impl Heartbeat {
     }
 
     async fn failed(&mut self, error: LockError) {
-        let session = self.process.lease.borrow().session;
+        let Lease { session, closed, .. } = *self.process.lease.borrow();
         // A controller gets each failure as an event.
-        let is_lost = self.events.is_none() && !self.process.covers(session);
+        let is_lost = self.events.is_none() && !closed && !self.process.covers(session);
         if is_lost && self.reported.replace(session) != Some(session) {
             tracing::warn!(%session, %error, "for lack of heartbeats, all keys are lost; trying again");
         } else {
