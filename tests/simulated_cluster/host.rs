@@ -91,8 +91,8 @@ impl Host {
             State::Runs => {}
             State::Stopped => {
                 let shows = self.shows();
-                let behind = || shows.saturating_duration_since(Instant::now());
-                self.runtime.block_on(async { advance(behind()).await });
+                self.runtime
+                    .block_on(async { advance(shows.saturating_duration_since(Instant::now())).await });
             }
             State::Suspended(since) => {
                 let slept = self.passed.saturating_sub(since);
