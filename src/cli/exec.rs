@@ -14,7 +14,9 @@ use tokio::time::timeout;
 use super::process_group::{ProcessGroup, StartError, status_of};
 use crate::api::HumanDuration;
 use crate::config::{SettingsArgs, in_settings};
-use leadergroup_lock::{Client, ClientConfig, ClientError, Guard, Key, LockError, Store, Tried, monotonic};
+use leadergroup_lock::{
+    Client, ClientConfig, ClientError, Guard, Key, LockError, Released, Store, Tried, monotonic,
+};
 
 /// The lock could not be acquired: `EX_TEMPFAIL` of sysexits.h.
 pub const EXIT_NOT_HELD: u8 = 75;
@@ -173,8 +175,16 @@ pub async fn exec(args: &ExecArgs, store: Store, config: ClientConfig) -> Result
                 let result = run(args, &guard, &mut signals, ttl).await;
                 // Wait for the release, so that it does not happen after the end of the session. If it fails, the end
                 // of the session frees the lock, too.
-                let _ = timeout(GOODBYE, guard.release()).await;
-                result
+                let released = timeout(GOODBYE, guard.release()).await;
+                // The loss may have come just before the end of the command, and be seen only now.
+                if let (Ok(status), Ok(Ok(Released::WasLost))) = (&result, released)
+                    && *status != EXIT_LOST
+                {
+                    eprintln!("leadergroup: the lock \"{key}\" was lost before the command ended");
+                    Ok(EXIT_LOST)
+                } else {
+                    result
+                }
             }
             Ok(None) => Ok(EXIT_NOT_HELD),
             Err(error) => Err(error),

@@ -137,6 +137,21 @@ async fn a_command_whose_lock_is_taken_away_is_stopped() {
     assert_eq!(running.end(), (Some(76), "ended\n".to_owned()));
 }
 
+/// Between the loss and the end of the command there is no heartbeat, so only the release shows the loss.
+#[tokio::test]
+async fn a_loss_just_before_the_end_of_the_command_shows_in_the_status() {
+    let (database, store) = postgres::migrated().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("end");
+    let script = format!("echo ready; until [ -e {} ]; do sleep 0.01; done", file.display());
+    let running = Running::start(&database, &["--ttl", "10m", "--retry-interval", "3m"], &script);
+    eventually("it holds the lock", async || held(&store).await).await;
+    let key = Key::new("a").unwrap();
+    assert_eq!(store.force_release(&key, Token::new(1), "stuck").await.unwrap(), Changed::Done);
+    std::fs::write(&file, "").unwrap();
+    assert_eq!(running.end().0, Some(76));
+}
+
 #[tokio::test]
 async fn a_program_that_is_not_there_is_named() {
     let (database, store) = postgres::migrated().await;

@@ -100,8 +100,9 @@ pub struct DatabaseConfig {
     /// heartbeat succeeds either, and all keys are lost within the ttl. Default: no.
     pub synchronous_heartbeats: bool,
     /// How long one statement may take, how long making one connection may take, and how long a call of `provider` may
-    /// take before that. The server gets the same limit. At most half of the ttl of the sessions, so that a heartbeat
-    /// that hangs can be repeated in time. Default: 2 seconds.
+    /// take before that. The server gets the same limit. With the interval between heartbeats it should be below
+    /// four fifths of the ttl of the sessions, so that a heartbeat that hangs can be repeated in time. Default: 2
+    /// seconds.
     pub statement_timeout: Duration,
 }
 

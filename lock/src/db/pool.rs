@@ -285,6 +285,11 @@ impl Pool {
         self.0.limit
     }
 
+    /// After how long a step is given up.
+    pub(crate) fn patience(&self) -> Duration {
+        self.0.limit + GRACE
+    }
+
     /// How many connections there may be besides those for heartbeats and hints.
     pub(crate) fn work_connections(&self) -> usize {
         self.0.work_connections
@@ -374,7 +379,7 @@ impl Pool {
         statement: Statement,
         bind: Bind,
     ) -> Result<Vec<Row>, Failure> {
-        let limit = self.0.limit + GRACE;
+        let limit = self.patience();
         let Live { link, pooled, place, .. } = &mut lease.live;
         let begin = pooled.then(|| Arc::clone(&self.lanes(lane).begin));
         match timeout(limit, link.rows(statement, bind, begin.as_deref())).await {

@@ -170,6 +170,7 @@ impl Guard {
             return Ok(Released::StillHeld);
         }
         let term = &self.term;
+        term.alarm_watchers();
         if term.is_lost() {
             return Ok(Released::WasLost);
         }
@@ -205,6 +206,7 @@ impl Guard {
         }
         self.counted = false;
         let term = &self.term;
+        term.alarm_watchers();
         if term.is_lost() {
             return Ok(Transferred::WasLost);
         }

@@ -143,6 +143,13 @@ impl HeldTerm {
         self.is_taken() || self.is_overdue()
     }
 
+    /// Wakes those who observe the term, if there are any: it may be over.
+    pub(crate) fn alarm_watchers(&self) {
+        if self.watched.load(Ordering::Relaxed) {
+            self.process.lookout.alarm();
+        }
+    }
+
     /// Others may hold the key.
     fn is_taken(&self) -> bool {
         if self.lost.get().is_none() && !self.process.covers(self.session) {
@@ -272,9 +279,7 @@ impl Drop for HeldTerm {
         if let Some(shared) = &self.shared {
             shared.leave(&self.key, self);
         }
-        if *self.watched.get_mut() {
-            self.process.lookout.alarm();
-        }
+        self.alarm_watchers();
         let released = *self.released.get_mut() || *self.freed.get_mut();
         let (gone, overdue) = (self.is_taken(), self.is_overdue());
         let lost = !released && (gone || overdue);

@@ -164,11 +164,12 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Whether the same call may succeed a little later without any change.
+    /// Whether the same call may succeed a little later without any change. A key that was lost is not temporary: its
+    /// guard stays lost, and only the program knows whether its work may be done again.
     pub fn is_temporary(&self) -> bool {
         match self {
-            Self::Deadline { .. } | Self::QueueFull { .. } | Self::Lost { .. } => true,
-            Self::Refused { .. } => false,
+            Self::Deadline { .. } | Self::QueueFull { .. } => true,
+            Self::Refused { .. } | Self::Lost { .. } => false,
             Self::Lock(error) => error.is_temporary(),
         }
     }

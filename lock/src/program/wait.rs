@@ -1,6 +1,7 @@
 //! Trying for a key and waiting for it; a try is a wait with a time limit of zero. This covers how often a waiter asks,
 //! what wakes it, how it deals with lock delays and silent holders, and how it gives up its place.
 
+use std::mem;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
@@ -120,12 +121,12 @@ impl Waiter<'_> {
                     }
                 }
                 Err(error) if error.is_temporary() => {
-                    tracing::debug!(key = %self.key, %error, "no answer to a waiter; trying again");
                     if self.wait == Wait::No {
                         return Err(error.into());
                     }
+                    let pause = pauses.after_failure(self.key, &error);
                     self.reason = Reason::Database(error);
-                    pauses.growing(process.config.retry_interval * LONGEST_PAUSE_INTERVALS)
+                    pause
                 }
                 Err(error) => return Err(error.into()),
             };
@@ -296,11 +297,13 @@ impl Drop for Observed<'_> {
 struct Pauses {
     interval: Duration,
     next: Duration,
+    /// Whether a warning was logged.
+    warned: bool,
 }
 
 impl Pauses {
     fn new(interval: Duration) -> Self {
-        Self { interval, next: interval / 10 }
+        Self { interval, next: interval / 10, warned: false }
     }
 
     /// The pause after an answer. It varies, so that not all waiters ask at the same moment.
@@ -314,6 +317,17 @@ impl Pauses {
         let pause = self.next.min(most);
         self.next = (pause * 2).min(most);
         pause.mul_f64(0.5 + portion() / 2.0)
+    }
+
+    /// The pause after this failure. If requests fail for a while, one warning is logged.
+    fn after_failure(&mut self, key: &Key, error: &LockError) -> Duration {
+        let most = self.interval * LONGEST_PAUSE_INTERVALS;
+        if self.next == most && !mem::replace(&mut self.warned, true) {
+            tracing::warn!(%key, %error, "a waiter has had no answer for a while; trying again");
+        } else {
+            tracing::debug!(%key, %error, "no answer to a waiter; trying again");
+        }
+        self.growing(most)
     }
 
     fn jitter(&self) -> Duration {

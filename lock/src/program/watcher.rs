@@ -11,8 +11,8 @@ use crate::session::lookout::SHORTEST_SLEEP;
 use crate::{Guard, Key, Token};
 
 /// Observes a key that is held, apart from its [`Guard`]: in another task, or in a part of the program that has to stop
-/// when the key is lost. It keeps neither the key nor the client: after the last guard has been released or dropped,
-/// the key counts as lost.
+/// when the key is lost. It keeps neither the key nor the client: the key counts as lost from the moment when the last
+/// guard is released or dropped, and while that guard is being transferred.
 ///
 /// ```no_run
 /// # async fn example(guard: leadergroup_lock::Guard) {
@@ -57,27 +57,32 @@ impl Watcher {
         self.token
     }
 
-    /// As [`Guard::is_lost`]; also true once the key has been released.
+    /// As [`Guard::is_lost`]; also true once the key is being released.
     pub fn is_lost(&self) -> bool {
-        self.term.upgrade().is_none_or(|term| term.is_lost())
+        self.guarded().is_none_or(|term| term.is_lost())
     }
 
-    /// As [`Guard::held_until`]; `None` once the key has been released.
+    /// As [`Guard::held_until`]; `None` once the key is being released.
     pub fn held_until(&self) -> Option<Duration> {
-        self.term.upgrade().and_then(|term| term.until())
+        self.guarded().and_then(|term| term.until())
     }
 
-    /// As [`Guard::remaining`]; zero once the key has been released.
+    /// As [`Guard::remaining`]; zero once the key is being released.
     pub fn remaining(&self) -> Duration {
-        self.term.upgrade().map(|term| term.remaining()).unwrap_or_default()
+        self.guarded().map(|term| term.remaining()).unwrap_or_default()
     }
 
-    /// As [`Guard::lost`]; also completes when the key has been released.
+    /// As [`Guard::lost`]; also completes when the key is being released.
     pub async fn lost(&self) {
         self.watch(HeldTerm::is_lost, HeldTerm::until).await;
     }
 
-    /// As [`Guard::in_jeopardy`]; also completes when the key has been released.
+    /// The term, while it has a guard that nobody has begun to release.
+    fn guarded(&self) -> Option<Arc<HeldTerm>> {
+        self.term.upgrade().filter(|term| term.guards.load(Ordering::Acquire) > 0)
+    }
+
+    /// As [`Guard::in_jeopardy`]; also completes when the key is being released.
     pub async fn in_jeopardy(&self) {
         self.watch(|term| term.is_lost() || term.is_in_jeopardy(), HeldTerm::jeopardy).await;
     }
@@ -88,10 +93,10 @@ impl Watcher {
         condition: impl Fn(&HeldTerm) -> bool,
         when: impl Fn(&HeldTerm) -> Option<Duration>,
     ) {
-        let Some(mut outlook) = self.term.upgrade().map(|term| term.process.look_out()) else { return };
+        let Some(mut outlook) = self.guarded().map(|term| term.process.look_out()) else { return };
         loop {
             outlook.borrow_and_update();
-            let left = match self.term.upgrade() {
+            let left = match self.guarded() {
                 Some(term) if !condition(&term) => term.left_until(when(&term)),
                 _ => return,
             };

@@ -13,9 +13,9 @@ use tokio::time::sleep;
 use crate::session::lease::Lease;
 use crate::session::outlook::Lookout;
 use crate::session::reconcile::Terms;
-use crate::session::settings::check;
+use crate::session::settings::{SessionConfig, check, survives_a_hanging_heartbeat};
 use crate::session::turns::{Delays, Turns};
-use crate::{LockError, SessionId, Store, session::settings::SessionConfig};
+use crate::{LockError, SessionId, Store};
 
 /// The longest time between two comparisons.
 const SLOW_LOOK: Duration = Duration::from_mins(2);
@@ -40,13 +40,14 @@ impl Process {
     /// Registers a session.
     pub(crate) async fn register(store: Store, config: SessionConfig) -> Result<Self, LockError> {
         check(config.ttl, config.retry_interval)?;
-        let limit = store.database.pool.limit();
-        if limit.saturating_mul(2) > config.ttl {
+        let pool = &store.database.pool;
+        if !survives_a_hanging_heartbeat(config.ttl, config.retry_interval, pool.patience()) {
             tracing::warn!(
-                statement_timeout = ?limit,
+                statement_timeout = ?pool.limit(),
+                retry_interval = ?config.retry_interval,
                 ttl = ?config.ttl,
-                "`statement_timeout` is more than half of `ttl`: a single heartbeat that hangs may lose the session and \
-                 its keys; choose a shorter statement_timeout, or a longer ttl"
+                "`retry_interval` and `statement_timeout` together are not below four fifths of `ttl`: a single heartbeat \
+                 that hangs may lose the session and its keys; choose a shorter statement_timeout, or a longer ttl"
             );
         }
         let lease = register(&store, &config).await?;

@@ -89,7 +89,9 @@ impl Terms {
 
     /// Terms that have lasted for too long, and whose keys must be released.
     pub(crate) fn to_be_freed(&self) -> Vec<Arc<dyn Term>> {
-        self.all.lock().values().filter_map(Weak::upgrade).filter(|term| term.is_to_be_freed()).collect()
+        // Outside of the mutex: the last reference to a term locks it when it is dropped.
+        let all: Vec<_> = self.all.lock().values().filter_map(Weak::upgrade).collect();
+        all.into_iter().filter(|term| term.is_to_be_freed()).collect()
     }
 
     /// Releases the key of such a term. If that fails, the next heartbeat repeats it.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::LockError;
+use crate::session::lease::margin;
 
 /// Settings of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,15 +55,21 @@ pub(crate) fn check(ttl: Duration, retry_interval: Duration) -> Result<(), LockE
     Err(LockError::Config { key: "retry_interval", problem })
 }
 
+/// Whether the lease outlasts one heartbeat that hangs: it was sent an interval after the last one, and is given up after
+/// `step`. The next one follows at once.
+pub(crate) fn survives_a_hanging_heartbeat(ttl: Duration, retry_interval: Duration, step: Duration) -> bool {
+    retry_interval.saturating_add(step) < ttl.saturating_sub(margin(ttl))
+}
+
 /// Settings of a client: how it keeps its session, and how it requests keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientConfig {
     /// The holder's name in tables and in the history.
     pub name: String,
     /// After this long without a heartbeat, the client's keys go to others. Its guards are lost a fifth of it before
-    /// that. It stays the same for as long as the client lives. At least 50 ms, and as a rule at least twice the
-    /// [`statement_timeout`](crate::DatabaseConfig::statement_timeout): a client for which it is less logs a warning.
-    /// Default: 5 seconds.
+    /// that. It stays the same for as long as the client lives. At least 50 ms. Four fifths of it should be more
+    /// than `retry_interval` and [`statement_timeout`](crate::DatabaseConfig::statement_timeout) together, so that a
+    /// heartbeat that hangs can be repeated in time: otherwise the client logs a warning. Default: 5 seconds.
     pub ttl: Duration,
     /// Time between two heartbeats; at most a third of `ttl`. Waiters poll at the same interval, besides being woken.
     /// Default: 1 second.
@@ -116,7 +123,6 @@ impl Default for ClientConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::lease::margin;
 
     #[test]
     fn a_ttl_leaves_a_lease_in_which_three_heartbeats_fit() {
@@ -132,5 +138,8 @@ mod tests {
         assert_eq!(key(SHORTEST_TTL, millis(17)), "retry_interval");
         assert_eq!(key(second, Duration::ZERO), "retry_interval");
         assert_eq!(key(second, Duration::MAX), "retry_interval");
+        assert!(survives_a_hanging_heartbeat(second, millis(200), millis(599)));
+        assert!(!survives_a_hanging_heartbeat(second, millis(200), millis(600)));
+        assert!(!survives_a_hanging_heartbeat(second, Duration::MAX, Duration::MAX));
     }
 }

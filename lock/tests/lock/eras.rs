@@ -169,8 +169,6 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
     assert!(status.success());
 }
 
-/// A snapshot of the database's files was put back while programs run: the history shows nothing of it, but a counter
-/// has gone back.
 /// After a failover, the counters of the former server prove nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_s_death_marks_name_the_era_in_which_it_observed() {
@@ -201,6 +199,8 @@ async fn a_client_s_death_marks_name_the_era_in_which_it_observed() {
     assert_eq!(database.number(others).await, 0);
 }
 
+/// A snapshot of the database's files was put back while programs run: the history shows nothing of it, but a counter
+/// has gone back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_whose_counter_goes_back_begins_an_era() {
     let (database, store) = migrated().await;
