@@ -91,7 +91,8 @@ pub use program::{
     client::Client,
     guard::{Guard, Transferred},
     held_term::Released,
-    reason::{ClientError, Reason, Tried},
+    reason::{ClientError, Reason},
+    tried::Tried,
     watcher::Watcher,
 };
 #[cfg(feature = "prometheus-client")]

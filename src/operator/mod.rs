@@ -59,6 +59,7 @@ use executor::{
 use leadergroup_lock::{Clock, LockError, Store};
 use lock::keys::KeyRule;
 use message::Message;
+pub use status::WallClock;
 use status::events::Events;
 
 /// How many messages may wait for the controller. A task that sends more waits.
@@ -73,9 +74,6 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 const STUCK: Duration = Duration::from_secs(30);
 /// The pause between two attempts to reach the API server at the start.
 const START_PAUSE: Duration = Duration::from_secs(1);
-
-/// What shows the time of day, for what users read. Nothing is decided by it: it may be set forward and back.
-pub type WallClock = fn() -> Timestamp;
 
 /// Why a replica could not be started.
 #[derive(Debug, thiserror::Error)]

@@ -13,6 +13,7 @@ pub(crate) mod holding;
 pub(crate) mod publish;
 pub(crate) mod reason;
 pub(crate) mod trace;
+pub(crate) mod tried;
 pub(crate) mod unfinished;
 pub(crate) mod wait;
 pub(crate) mod watcher;

@@ -152,3 +152,62 @@ impl Store {
         Ok(held)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Instant;
+
+    use super::*;
+
+    /// A term whose holder lets go of it while it is being looked at.
+    struct Ending {
+        terms: Arc<Terms>,
+        grant: GrantId,
+        holder: Mutex<Option<Arc<Self>>>,
+    }
+
+    impl Term for Ending {
+        fn row(&self) -> TermRow {
+            unreachable!("it is not compared")
+        }
+
+        fn end(&self) -> bool {
+            false
+        }
+
+        fn is_to_be_freed(&self) -> bool {
+            drop(self.holder.lock().take());
+            false
+        }
+
+        fn freed(&self) {}
+    }
+
+    impl Drop for Ending {
+        fn drop(&mut self) {
+            self.terms.leave(self.grant);
+        }
+    }
+
+    #[test]
+    fn the_last_reference_to_a_term_may_be_dropped_while_all_are_looked_at() {
+        let (terms, grant) = (Arc::new(Terms::default()), GrantId::new());
+        let term = Arc::new(Ending { terms: Arc::clone(&terms), grant, holder: Mutex::default() });
+        let weak = Arc::downgrade(&term);
+        terms.enter(grant, weak);
+        *term.holder.lock() = Some(Arc::clone(&term));
+        drop(term);
+        let looking = thread::spawn({
+            let terms = Arc::clone(&terms);
+            move || terms.to_be_freed().len()
+        });
+        let begun = Instant::now();
+        while !looking.is_finished() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "it waits for itself");
+            thread::yield_now();
+        }
+        assert_eq!(looking.join().unwrap(), 0);
+        assert!(terms.is_empty());
+    }
+}

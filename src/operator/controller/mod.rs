@@ -28,14 +28,13 @@ use tokio_util::sync::CancellationToken;
 use leadergroup_lock::Store;
 
 use super::{
-    WallClock,
     executor::{Context, Executor},
     group::Group,
     index::{self, Index, timers::Timers},
     lock::resync::Schedule,
     message::Message,
     object::GroupName,
-    status::{causes::Causes, events::Events},
+    status::{WallClock, causes::Causes, events::Events},
 };
 use crate::{
     health::{ProbeEvent, Prober},

@@ -13,10 +13,10 @@ use k8s_openapi::{
 use kube::{Api, Client, Resource as _, ResourceExt as _, api::PostParams};
 use tokio::{sync::mpsc, time::timeout};
 
+use super::WallClock;
 use crate::{
     api::{Cause, FIELD_MANAGER, LeaderGroup, PodRef, Reason},
     election::{Finished, Refusal},
-    operator::WallClock,
     telemetry::{ApiOutcome, ChangeKind, Metrics},
 };
 

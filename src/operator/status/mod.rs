@@ -15,6 +15,9 @@ use crate::api::{
 };
 use conditions::{Finding, View, conditions, finding, findings, labelled_holder, refusal};
 
+/// What shows the time of day, for what users read. Nothing is decided by it: it may be set forward and back.
+pub type WallClock = fn() -> Timestamp;
+
 /// The status as it should read. While the group `awaits_first_probes`, its new owner has not yet heard all pods, and
 /// does not count fewer eligible pods than before. What is new in it is so since `at`.
 pub(super) fn status(
