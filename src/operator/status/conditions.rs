@@ -303,10 +303,15 @@ fn routed(view: View) -> Finding {
     if let Some(problem) = &endpoints.problem {
         return finding(Routed, false, problem.reason, problem.message.clone());
     }
-    let is_stable = match view.group.election().phase() {
+    let election = view.group.election();
+    let is_stable = match election.phase() {
         Phase::Stable | Phase::Observing | Phase::Verifying { .. } => true,
         // The step that failed may have been a read.
-        Phase::BackingOff { .. } => view.group.election().keeps_its_label(),
+        Phase::BackingOff { .. } => election.keeps_its_label(),
+        // Before the first step of a change no label is touched. A program may take minutes to end.
+        Phase::Trying(_) | Phase::Stopping { .. } => {
+            election.holder().is_none() || election.keeps_its_label()
+        }
         _ => false,
     };
     let strays =
@@ -360,8 +365,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        api::{Declaration, LeaderGroup, PodRef},
-        election::{Event, Outcome, Policy, Row, World},
+        api::{Boot, Declaration, LeaderGroup, PodRef, Promise, Run},
+        election::{AgentPolicy, Effect, Event, Outcome, Row, SwitchoverRequest, Ticket, World},
         operator::object::{GroupName, record::Record},
     };
 
@@ -376,35 +381,63 @@ mod tests {
         assert!(with_agents.contains("leadergroup-agent") && with_agents.contains("9999"), "{with_agents}");
     }
 
-    /// A stable group whose row could not be read again.
-    fn backing_off(role: Role) -> (IndexedGroup, Group) {
-        let object = json!({ "metadata": { "name": "web", "namespace": "shop", "uid": "u1" },
-            "spec": { "selector": { "matchLabels": { "app": "web" } } } });
-        let object: LeaderGroup = serde_json::from_value(object).expect("a group");
-        let name = GroupName { namespace: "shop".into(), name: "web".into() };
-        let record = || Record::first(object.clone(), name.clone(), "c1").expect("it has a name");
-        let pod = PodRef { name: "web-0".into(), uid: "p0".into() };
-        let grant = Uuid::from_u128(7);
-        let holder = Some(pod.clone());
-        let declared =
-            Declaration { token: 5, grant: Some(grant.to_string()), holder, ..Declaration::default() };
-        let verdict = Verdict::Unknown;
-        let member = Member { pod: pod.clone(), role, verdict, ..Member::standby("web-0", 5) };
-        // Paused, so that a lost label is not put back.
-        let policy = Policy { paused: true, ..Policy::default() };
-        let world = World { members: vec![member], declared: declared.clone(), policy, ..World::default() };
-        let row = Row { token: 5, grant: Some(grant), holder: Some(pod), confirmed: true, ..Row::default() };
-        let (mut group, now) = (Group::new(&Arc::new(record())), Duration::from_secs(100));
-        let asked =
-            group.step(Event::Owned { seed: Uuid::from_u128(1_000), row: None, world: world.clone() }, now);
-        let read = Outcome::Read { row: Some(row), declared: Some(declared) };
-        group.step(Event::Outcome(asked[0].0, read, world.clone()), now);
-        let asked = group.step(Event::Doubt, now);
-        group.step(Event::Outcome(asked[0].0, Outcome::Failed, world), now);
-        let phase = group.election().phase();
-        assert!(matches!(phase, Phase::BackingOff { .. }), "{phase:?}");
-        (IndexedGroup::new(record(), now), group)
+    fn pod(name: &str) -> PodRef {
+        PodRef { name: name.to_owned(), uid: format!("uid-{name}") }
     }
+
+    /// A replica that owns a group: web-0 holds its fifth term, and web-1 is a standby.
+    struct Stage {
+        seen: IndexedGroup,
+        group: Group,
+        world: World,
+        asked: Vec<(Ticket, Effect)>,
+    }
+
+    impl Stage {
+        /// web-0 has this role. The world of the group is changed so.
+        fn new(role: Role, change: impl FnOnce(&mut World)) -> Self {
+            let object = json!({ "metadata": { "name": "web", "namespace": "shop", "uid": "u1" },
+                "spec": { "selector": { "matchLabels": { "app": "web" } } } });
+            let object: LeaderGroup = serde_json::from_value(object).expect("a group");
+            let name = GroupName { namespace: "shop".into(), name: "web".into() };
+            let record = || Record::first(object.clone(), name.clone(), "c1").expect("it has a name");
+            let (holder, grant) = (Some(pod("web-0")), Uuid::from_u128(7));
+            let declared = Declaration {
+                token: 5,
+                grant: Some(grant.to_string()),
+                holder: holder.clone(),
+                ..Declaration::default()
+            };
+            let row = Row { token: 5, grant: Some(grant), holder, confirmed: true, ..Row::default() };
+            let members = vec![Member { role, ..Member::standby("web-0", 5) }, Member::standby("web-1", 5)];
+            let mut world = World { members, declared, ..World::default() };
+            change(&mut world);
+            let (mut group, seed) = (Group::new(&Arc::new(record())), Uuid::from_u128(1_000));
+            let asked = group.step(Event::Owned { seed, row: None, world: world.clone() }, NOW);
+            let mut stage = Self { seen: IndexedGroup::new(record(), NOW), group, world, asked };
+            let declared = Some(stage.world.declared.clone());
+            stage.answer(Outcome::Read { row: Some(row), declared });
+            stage
+        }
+
+        fn answer(&mut self, outcome: Outcome) {
+            let ticket = self.asked[0].0;
+            self.asked = self.group.step(Event::Outcome(ticket, outcome, self.world.clone()), NOW);
+        }
+
+        fn phase(&self) -> &Phase {
+            self.group.election().phase()
+        }
+
+        /// Whether these conditions are True.
+        fn are_true(&self, kinds: &[ConditionType]) -> bool {
+            let all = findings(View { seen: &self.seen, group: &self.group }, 2, 2, None);
+            let is_true = |kind| all.iter().any(|it| it.kind == kind && it.status);
+            kinds.iter().all(|kind| is_true(*kind))
+        }
+    }
+
+    const NOW: Duration = Duration::from_secs(100);
 
     #[test]
     fn the_time_of_a_condition_is_that_of_its_last_transition() {
@@ -423,9 +456,42 @@ mod tests {
     #[test]
     fn a_group_is_routed_while_its_labels_stand_whatever_is_looked_at_again() {
         for (role, stands) in [(Role::Active, true), (Role::Standby, false)] {
-            let (seen, group) = backing_off(role);
-            let routed = routed(View { seen: &seen, group: &group });
-            assert_eq!(routed.status, stands, "{role:?}: {}", routed.message);
+            // Paused, so that a lost label is not put back.
+            let mut stage = Stage::new(role, |world| world.policy.paused = true);
+            stage.asked = stage.group.step(Event::Doubt, NOW);
+            stage.answer(Outcome::Failed);
+            assert!(matches!(stage.phase(), Phase::BackingOff { .. }), "{:?}", stage.phase());
+            assert_eq!(stage.are_true(&[ConditionType::Routed]), stands, "{role:?}");
         }
+    }
+
+    #[test]
+    fn a_planned_change_changes_no_label_before_the_former_program_has_ended() {
+        let boot = |name: &str| Boot::new([name.as_bytes()[4]; 32]);
+        let lease = Duration::from_secs(10);
+        let mut stage = Stage::new(Role::Active, |world| {
+            world.policy.agent = Some(AgentPolicy { lease, stop_timeout: Duration::from_mins(5) });
+            world.declared.run = Some(Run { cleared: true, ..Run::uncleared(5, boot("web-0"), lease) });
+            for (member, idle) in world.members.iter_mut().zip([false, true]) {
+                let boot = boot(&member.pod.name);
+                member.agent = Some(Promise { boot, floor: 5, idle }.into());
+            }
+            let to = Some("web-1".to_owned());
+            world.switchover = Some(SwitchoverRequest { id: "one".to_owned(), to });
+        });
+        let stands = [ConditionType::Active, ConditionType::Routed, ConditionType::Ready];
+        assert!(matches!(stage.phase(), Phase::Trying(_)), "{:?}", stage.phase());
+        assert!(stage.are_true(&stands));
+        for _ in 0..3 {
+            if let Some((_, Effect::Try { .. })) = stage.asked.first() {
+                stage.answer(Outcome::Accepted);
+            }
+        }
+        assert!(matches!(stage.phase(), Phase::Stopping { .. }), "{:?}", stage.phase());
+        assert!(stage.are_true(&stands), "the former pod serves until then");
+        // Somebody takes its label off.
+        stage.world.members[0].role = Role::Standby;
+        stage.group.step(Event::World(stage.world.clone()), NOW);
+        assert!(!stage.are_true(&[ConditionType::Routed]), "{:?}", stage.phase());
     }
 }
