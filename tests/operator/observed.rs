@@ -89,7 +89,7 @@ async fn a_labelled_service_is_reported_while_it_does_not_route_to_the_active_po
     assert_eq!(condition(&groups, "web", "Ready").await.0, "False");
     edit(&services, json!({ "spec": { "selector": { "leadergroup.dev/role": "active" } } })).await;
     eventually("the group to be ready", async || condition(&groups, "web", "Ready").await.0 == "True").await;
-    routed(&groups, "AsExpected", "the endpoints of front are observed").await;
+    routed(&groups, "AsExpected", "match the declaration").await;
 
     // A change of the active pod, whose endpoints follow a little later, shows nowhere.
     let former = pods.get(&active(&pods).await[0]).await.unwrap();
@@ -103,7 +103,7 @@ async fn a_labelled_service_is_reported_while_it_does_not_route_to_the_active_po
     eventually("the switchover", async || active(&pods).await == [other]).await;
     let next = pods.get(other).await.unwrap();
     route_to(&slices, &next).await;
-    routed(&groups, "AsExpected", "front").await;
+    routed(&groups, "AsExpected", "match the declaration").await;
     assert!(versions.all().iter().all(|status| status == "True"), "{:?}", versions.all());
 
     // Endpoints that stay at the former pod are reported, also by a replica that starts then.

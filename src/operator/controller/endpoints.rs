@@ -144,13 +144,13 @@ impl Controller {
 fn observed(index: &Index, group: &mut Group, seen: &Seen<'_>, now: Duration) -> EndpointsReport {
     let record = group.record().clone();
     let reported = record.service_problem();
-    if index.endpoints_problem(&record.name.namespace, now).is_some() {
-        // What was seen is out of date, and nothing is known.
-        return EndpointsReport::default();
-    }
-    if !index.shows_endpoints(&record.name.namespace) {
-        let problem = reported.map(|(reason, message)| EndpointsProblem::new(reason, message));
-        return EndpointsReport { problem, ..EndpointsReport::default() };
+    let outage = index.services_outage(&record.name.namespace);
+    let is_listed = index.shows_endpoints(&record.name.namespace);
+    if outage.is_some() || !is_listed {
+        // Without the right to watch them, what was reported once does not stay for ever.
+        let goes_on = is_listed || outage.is_none_or(|outage| !outage.lasts(now));
+        let said = reported.filter(|_| goes_on);
+        return group.observing.blind(said.map(|(reason, message)| EndpointsProblem::new(reason, message)));
     }
     let holder = group.holder().and_then(|uid| group.election().member(uid));
     let labelled = holder.filter(|member| member.role == Role::Active);

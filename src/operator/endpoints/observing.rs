@@ -21,7 +21,9 @@ use crate::{
 
 /// For so long the endpoints of a Service may differ from the active pod before that is reported. Kubernetes writes
 /// them within seconds of a change. A watch of the slices whose connection is dead is replaced within this time.
-const GRACE: Duration = READ_TIMEOUT.saturating_add(Duration::from_secs(5));
+const GRACE: Duration = READ_TIMEOUT.saturating_add(CATCH_UP);
+/// For so long a watch that works again may show what was so before.
+const CATCH_UP: Duration = Duration::from_secs(5);
 
 /// The active pod of a group, as its Services are compared with it.
 #[derive(Clone, Copy, Debug)]
@@ -36,8 +38,14 @@ pub(in crate::operator) struct ActivePod<'a> {
 pub(in crate::operator) struct Observing {
     /// The UID of the active pod with which they were compared last; none before the first time.
     compared_with: Option<String>,
-    /// When each Service that does not route to that pod alone is reported, by its name.
+    /// When each Service that does not route to that pod alone is to be reported, by its name.
     due: BTreeMap<String, Duration>,
+    /// The Services that are reported, until they are right.
+    overdue: BTreeSet<String>,
+    /// What was reported last; none before the first time.
+    last: Option<EndpointsReport>,
+    /// Since then a watch has failed.
+    blind: bool,
 }
 
 impl Observing {
@@ -62,40 +70,47 @@ impl Observing {
             }
         }
         let active = active.map(|active| active.pod.uid.as_str());
-        let overdue = self.overdue(active, wrong.keys().map(String::as_str).collect(), reported, now);
-        let late = wrong.into_iter().filter(|(service, _)| overdue.contains(service));
+        self.compare(active, wrong.keys().map(String::as_str).collect(), reported, now);
+        let late = wrong.into_iter().filter(|(service, _)| self.overdue.contains(service));
         problems.extend(late.map(|(_, problem)| EndpointsProblem::new(Reason::ServiceMisrouted, problem)));
         let more = problems.len().saturating_sub(1);
         let problem = problems.into_iter().next().map(|first| match more {
             0 => first,
             more => EndpointsProblem::new(first.reason, format!("{} (and {more} more)", first.message)),
         });
-        let observed = seen.services.iter().map(|service| service.name_any()).collect();
-        EndpointsReport { observed, problem, ..EndpointsReport::default() }
+        let report = EndpointsReport { problem, ..EndpointsReport::default() };
+        self.last = Some(report.clone());
+        report
     }
 
-    /// The Services, of these that do not route to the active pod alone, for which that has lasted too long.
-    fn overdue(
-        &mut self,
-        active: Option<&str>,
-        wrong: BTreeSet<&str>,
-        reported: bool,
-        now: Duration,
-    ) -> BTreeSet<String> {
+    /// What to report while the Services or their endpoints cannot be seen: what was reported last, or what the status
+    /// `said` before. Until they are seen again nothing more becomes overdue.
+    pub(in crate::operator) fn blind(&mut self, said: Option<EndpointsProblem>) -> EndpointsReport {
+        self.blind = true;
+        self.last.clone().unwrap_or_else(|| EndpointsReport { problem: said, ..EndpointsReport::default() })
+    }
+
+    /// Finds out for which of these Services, which do not route to the active pod alone, that has lasted too long.
+    fn compare(&mut self, active: Option<&str>, wrong: BTreeSet<&str>, reported: bool, now: Duration) {
         let goes_on = reported && self.compared_with.is_none();
         if active.is_none() || self.compared_with.as_deref() != active {
+            // Their endpoints are to follow. Those that have not done so before are not given this time.
             self.due.clear();
         }
-        if let Some(active) = active {
-            self.compared_with = Some(active.to_owned());
+        if std::mem::take(&mut self.blind) {
+            self.due.values_mut().for_each(|at| *at = (*at).max(now + CATCH_UP));
         }
+        let Some(active) = active else { return };
+        self.compared_with = Some(active.to_owned());
         self.due.retain(|service, _| wrong.contains(service.as_str()));
+        self.overdue.retain(|service| wrong.contains(service.as_str()));
         for service in wrong {
             let at = if goes_on { now } else { now + GRACE };
-            self.due.entry(service.to_owned()).or_insert(at);
+            if !self.overdue.contains(service) && *self.due.entry(service.to_owned()).or_insert(at) <= now {
+                self.due.remove(service);
+                self.overdue.insert(service.to_owned());
+            }
         }
-        let due = self.due.iter().filter(|(_, at)| **at <= now);
-        due.map(|(service, _)| service.clone()).collect()
     }
 
     /// When the Services have to be looked at again although nothing happens.
@@ -165,17 +180,22 @@ mod tests {
             let active = active.zip(pod.as_ref()).map(|((_, ready), pod)| ActivePod { pod, ready });
             let marks = Marks::from(&RoutingSpec::default());
             let report = self.observing.report(&seen, &marks, active, reported, now);
-            assert_eq!(
-                (report.observed.as_slice(), report.services.len()),
-                (&["back", "front"].map(str::to_owned)[..], 0)
-            );
-            let problem = report.problem.map(|it| {
-                let (first, rest) = it.message.split_once(", and").expect("two parts");
-                let more = rest.find(" (and").map_or("", |at| &rest[at..]);
-                (it.reason, format!("{first}{more}"))
-            });
-            (problem, self.observing.next(now).map(|at| at.as_secs() - second))
+            assert!(report.services.is_empty());
+            (shown(report), self.observing.next(now).map(|at| at.as_secs() - second))
         }
+
+        /// The same while a watch fails.
+        fn cannot_look(&mut self, said: Option<EndpointsProblem>) -> Option<(Reason, String)> {
+            shown(self.observing.blind(said))
+        }
+    }
+
+    fn shown(report: EndpointsReport) -> Option<(Reason, String)> {
+        report.problem.map(|it| {
+            let (first, rest) = it.message.split_once(", and").expect("two parts");
+            let more = rest.find(" (and").map_or("", |at| &rest[at..]);
+            (it.reason, format!("{first}{more}"))
+        })
     }
 
     fn misrouted(words: &str) -> (Reason, String) {
@@ -220,6 +240,43 @@ mod tests {
     }
 
     #[test]
+    fn a_service_that_was_reported_stays_so_when_the_active_pod_changes() {
+        let mut stage = Stage::new();
+        let (one, two, three) = (Some(("p1", true)), Some(("p2", true)), Some(("p3", true)));
+        // The front always routes to p3.
+        assert_eq!(stage.look(one, (&["p3"], &["p1"]), 100), (None, Some(35)));
+        let wrong = Some(misrouted("Service front routes to p3"));
+        assert_eq!(stage.look(one, (&["p3"], &["p1"]), 135), (wrong.clone(), None));
+        assert_eq!(stage.look(None, (&["p3"], &[]), 136), (None, None), "nothing to compare it with");
+        // The other one follows.
+        assert_eq!(stage.look(two, (&["p3"], &["p1"]), 137), (wrong.clone(), Some(35)));
+        assert_eq!(stage.look(two, (&["p3"], &["p2"]), 138), (wrong, None));
+        assert_eq!(stage.look(three, (&["p3"], &["p3"]), 139), (None, None));
+        assert_eq!(stage.look(one, (&["p3"], &["p1"]), 140), (None, Some(35)), "it was right in between");
+    }
+
+    #[test]
+    fn while_a_watch_fails_the_report_stays_as_it_is() {
+        let mut stage = Stage::new();
+        let (one, said) = (Some(("p1", true)), EndpointsProblem::new(Reason::ServiceMisrouted, "x, and y"));
+        assert_eq!(stage.cannot_look(None), None);
+        assert_eq!(stage.cannot_look(Some(said.clone())), Some(misrouted("x")), "nothing else is known");
+        assert_eq!(stage.look(one, (&[], &["p1"]), 100), (None, Some(35)));
+        assert_eq!(stage.look(one, (&[], &["p1"]), 110), (None, Some(25)));
+        // Nothing becomes overdue; after that the watch may be late.
+        assert_eq!(stage.cannot_look(Some(said.clone())), None);
+        assert_eq!(stage.look(one, (&[], &["p1"]), 134), (None, Some(5)));
+        assert_eq!(stage.cannot_look(None), None);
+        assert_eq!(stage.look(one, (&[], &["p1"]), 140), (None, Some(5)));
+        let wrong = misrouted("Service front routes to no pod");
+        assert_eq!(stage.look(one, (&[], &["p1"]), 145), (Some(wrong.clone()), None));
+        assert_eq!(stage.cannot_look(None), Some(wrong.clone()));
+        assert_eq!(stage.look(one, (&[], &["p1"]), 146), (Some(wrong), None));
+        assert_eq!(stage.look(one, (&["p1"], &["p1"]), 147), (None, None));
+        assert_eq!(stage.cannot_look(Some(said)), None, "the status is older");
+    }
+
+    #[test]
     fn a_replica_that_starts_goes_on_with_what_was_reported() {
         let one = Some(("p1", true));
         let mut stage = Stage::new();
@@ -234,7 +291,7 @@ mod tests {
     fn a_selector_without_the_active_role_is_reported_at_once_and_first() {
         let mut stage = Stage::new();
         stage.services[1] = service("front", "standby");
-        let (problem, _) = {
+        let problem = {
             let slices = [slice("back", &["p2"])];
             let seen = Seen {
                 services: stage.services.iter().collect(),
@@ -245,7 +302,7 @@ mod tests {
             let pod = PodRef { name: "p1".into(), uid: "p1".into() };
             let active = Some(ActivePod { pod: &pod, ready: true });
             let report = stage.observing.report(&seen, &marks, active, true, Duration::from_secs(100));
-            (report.problem.expect("a problem"), report.observed)
+            report.problem.expect("a problem")
         };
         assert_eq!(problem.reason, Reason::ServiceUnusable);
         assert!(

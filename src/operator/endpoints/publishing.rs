@@ -24,8 +24,6 @@ impl EndpointsProblem {
 pub(in crate::operator) struct EndpointsReport {
     /// The Services whose endpoints are managed.
     pub(in crate::operator) services: Vec<String>,
-    /// The Services whose endpoints Kubernetes writes, and that are looked at.
-    pub(in crate::operator) observed: Vec<String>,
     pub(in crate::operator) problem: Option<EndpointsProblem>,
 }
 

@@ -307,6 +307,11 @@ impl Index {
         self.watches.endpoints_problem(namespace, now)
     }
 
+    /// The outage of the watch of a namespace's Services, or of their slices, if one of them fails.
+    pub(super) fn services_outage(&self, namespace: &Arc<str>) -> Option<&Outage> {
+        self.watches.services_outage(namespace)
+    }
+
     /// A pod as it was last seen.
     pub(super) fn pod(&self, namespace: &str, uid: &str) -> Option<Pod> {
         self.selection.pod(namespace, uid)

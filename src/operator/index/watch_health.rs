@@ -171,6 +171,15 @@ impl WatchHealth {
         failing.find(|(outage, _)| outage.lasts(now)).map(|(outage, _)| outage.problem.as_str())
     }
 
+    /// The outage of the watch of a namespace's Services, or of their slices, if one of them fails.
+    pub(in crate::operator) fn services_outage(&self, namespace: &Arc<str>) -> Option<&Outage> {
+        let scope = self.scope_of(namespace);
+        let needed = [Watched::Services, Watched::EndpointSlices];
+        let mut failing =
+            needed.into_iter().filter_map(|watched| self.failing.get(&(watched, scope.clone())));
+        failing.next().map(|(outage, _)| outage)
+    }
+
     /// For how long watches of this kind have failed: in the namespace where it is longest, zero if none fails.
     pub(in crate::operator) fn failing_for(&self, watched: Watched, now: Duration) -> Duration {
         let failing = self.failing.iter().filter(|((failing, _), _)| *failing == watched);
@@ -257,6 +266,21 @@ mod tests {
         watches.listed(Watched::Groups, Some("a".into()));
         assert!(!watches.allow_claim(&a, true, NOW) && !watches.allow_claim(&a, false, LATER));
         assert!(watches.allow_claim(&a, true, LATER));
+    }
+
+    #[test]
+    fn observed_services_need_two_watches_which_count_as_failing_at_once() {
+        for (watched, counts) in
+            [(Watched::Services, true), (Watched::EndpointSlices, true), (Watched::OtherSlices, false)]
+        {
+            let mut watches = watches(&[]);
+            watches.failed(watched, None, "forbidden", NOW);
+            assert_eq!(watches.services_outage(&"any".into()).is_some(), counts, "{watched:?}");
+            assert_eq!(watches.endpoints_problem(&"any".into(), NOW), None, "{watched:?}");
+            assert!(watches.endpoints_problem(&"any".into(), LATER).is_some(), "{watched:?}");
+            watches.listed(watched, None);
+            assert!(watches.services_outage(&"any".into()).is_none(), "{watched:?}");
+        }
     }
 
     #[test]

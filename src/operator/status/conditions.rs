@@ -322,9 +322,6 @@ fn routed(view: View) -> Finding {
             message +=
                 &format!(", and the operator writes the endpoints of {}", endpoints.services.join(", "));
         }
-        if !endpoints.observed.is_empty() {
-            message += &format!("; the endpoints of {} are observed", endpoints.observed.join(", "));
-        }
         finding(Routed, true, Reason::AsExpected, message)
     } else {
         finding(Routed, false, Reason::Changing, "labels are being changed")

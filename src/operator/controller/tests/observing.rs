@@ -14,6 +14,9 @@ use crate::operator::{
     status,
 };
 
+/// The message if nothing is wrong, whatever the Services are called and whether they can be seen.
+const MATCH: &str = "the pods' labels match the declaration";
+
 /// The condition Routed as it would be written.
 fn routed(stage: &Stage) -> Condition {
     let conditions = status::status(stage.view(&name(0)), None, false, Timestamp::now()).conditions;
@@ -77,7 +80,7 @@ fn fail(stage: &mut Stage, seconds: u64) {
 fn a_service_that_does_not_route_to_the_active_pod_is_reported_when_that_has_lasted() {
     let mut stage = Stage::new(1, 3);
     list(&mut stage, vec![service()], vec![slice(1)]);
-    assert!(says(&stage, "AsExpected", "the endpoints of front are observed"), "{:?}", routed(&stage));
+    assert!(says(&stage, "AsExpected", MATCH), "{:?}", routed(&stage));
     stage.report(&name(0));
     stage.now += s(34);
     stage.turn();
@@ -89,15 +92,14 @@ fn a_service_that_does_not_route_to_the_active_pod_is_reported_when_that_has_las
     assert!(says(&stage, "ServiceMisrouted", words), "{:?}", routed(&stage));
     stage.report(&name(0));
 
-    // Nothing is claimed of what cannot be seen.
-    fail(&mut stage, 9);
+    // It stays while nothing can be seen.
+    fail(&mut stage, 60);
     assert!(says(&stage, "ServiceMisrouted", words), "{:?}", routed(&stage));
-    fail(&mut stage, 1);
-    assert!(says(&stage, "AsExpected", "match the declaration"), "{:?}", routed(&stage));
     list(&mut stage, vec![service()], vec![slice(1)]);
     assert!(says(&stage, "ServiceMisrouted", words), "{:?}", routed(&stage));
+    assert!(!stage.view(&name(0)).group.report.writing, "nothing has changed");
     list(&mut stage, vec![service()], vec![slice(0)]);
-    assert!(says(&stage, "AsExpected", "front are observed"), "{:?}", routed(&stage));
+    assert!(says(&stage, "AsExpected", MATCH), "{:?}", routed(&stage));
     // A pod that is being deleted is no endpoint.
     let ends = stage.pod(0, 0, true);
     stage.see(Event::Pod(None, watcher::Event::Apply(ends)));
@@ -105,6 +107,34 @@ fn a_service_that_does_not_route_to_the_active_pod_is_reported_when_that_has_las
     stage.now += s(60);
     stage.turn();
     assert!(!says(&stage, "ServiceMisrouted", ""), "{:?}", routed(&stage));
+}
+
+#[test]
+fn nothing_is_reported_while_a_watch_fails_and_for_a_moment_after_that() {
+    let mut stage = Stage::new(1, 3);
+    list(&mut stage, vec![service()], vec![slice(1)]);
+    stage.now += s(34);
+    fail(&mut stage, 9);
+    assert!(says(&stage, "AsExpected", MATCH), "{:?}", routed(&stage));
+    list(&mut stage, vec![service()], vec![slice(1)]);
+    stage.now += s(4);
+    stage.turn();
+    assert!(says(&stage, "AsExpected", MATCH), "{:?}", routed(&stage));
+    assert!(!stage.view(&name(0)).group.report.writing, "{:?}", routed(&stage));
+    stage.now += s(1);
+    stage.turn();
+    assert!(says(&stage, "ServiceMisrouted", "routes to g0-1"), "{:?}", routed(&stage));
+}
+
+#[test]
+fn a_replica_that_starts_writes_nothing_because_it_sees_the_services_later() {
+    let mut stage = Stage::new(1, 3);
+    list(&mut stage, vec![service()], vec![slice(0)]);
+    assert!(says(&stage, "AsExpected", MATCH), "{:?}", routed(&stage));
+    assert!(!stage.view(&name(0)).group.report.writing, "{:?}", routed(&stage));
+    fail(&mut stage, 20);
+    list(&mut stage, vec![service()], vec![slice(0)]);
+    assert!(!stage.view(&name(0)).group.report.writing, "{:?}", routed(&stage));
 }
 
 #[test]
@@ -134,6 +164,8 @@ fn a_replica_that_starts_changes_no_report_that_is_still_true() {
     let mut stage = Stage::before_lists(1, None, s(600));
     stage.list_groups(vec![object]);
     stage.settle();
-    fail(&mut stage, 10);
-    assert!(says(&stage, "AsExpected", "match the declaration"), "{:?}", routed(&stage));
+    fail(&mut stage, 9);
+    assert!(says(&stage, "ServiceMisrouted", words), "{:?}", routed(&stage));
+    fail(&mut stage, 1);
+    assert!(says(&stage, "AsExpected", MATCH), "{:?}", routed(&stage));
 }
