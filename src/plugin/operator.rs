@@ -28,11 +28,14 @@ pub(super) async fn deployments(cluster: &Cluster) -> Part<Vec<Deployment>> {
 
 /// An operator that has a ready replica and watches this namespace.
 pub(super) fn of_namespace(deployments: &[Deployment], namespace: &str) -> Option<Place> {
-    let watches = |deployment: &&Deployment| {
-        let watched = watched(deployment);
-        watched.is_empty() || watched.contains(namespace)
-    };
-    deployments.iter().filter(|deployment| ready_replicas(deployment) > 0).find(watches).map(Place::of)
+    let ready = deployments.iter().filter(|deployment| ready_replicas(deployment) > 0);
+    ready.filter(|deployment| watches(deployment, namespace)).map(Place::of).next()
+}
+
+/// Whether an operator watches this namespace.
+pub(super) fn watches(deployment: &Deployment, namespace: &str) -> bool {
+    let watched = watched(deployment);
+    watched.is_empty() || watched.contains(namespace)
 }
 
 impl Place {

@@ -106,12 +106,28 @@ fn spec_of(service: &Service) -> (Labels, bool) {
 
 /// What a Service selects of a group, and what is wrong with that; none if it has nothing to do with it.
 fn selected(group: &LeaderGroup, pods: &[Pod], service: &Service) -> Option<(Selects, String)> {
+    let (routing, name) = (&group.spec.routing, group.name_any());
+    let is_meant = service.labels().get(GROUP_LABEL) == Some(&name);
+    if is_meant && routing.endpoints == Endpoints::Managed {
+        return Some((Selects::Managed, String::new()));
+    }
+    let found = by_selector(group, pods, service);
+    let (label, active) = (&routing.role_label, &routing.active_value);
+    if !is_meant || spec_of(service).0.get(label) == Some(active) {
+        return found;
+    }
+    let selects = found.map_or(Selects::NoRole, |(selects, _)| selects);
+    let problem = format!(
+        "it has the label {GROUP_LABEL}={name}, so it is meant for the active pod, and does not select {label}={active}: \
+         add that to its selector, or take the label off"
+    );
+    Some((selects, problem))
+}
+
+fn by_selector(group: &LeaderGroup, pods: &[Pod], service: &Service) -> Option<(Selects, String)> {
     let routing = &group.spec.routing;
     let (mut selector, _) = spec_of(service);
     let managed = routing.endpoints == Endpoints::Managed;
-    if managed && service.labels().get(GROUP_LABEL) == Some(&group.name_any()) {
-        return Some((Selects::Managed, String::new()));
-    }
     let role = selector.remove(&routing.role_label);
     let named = &group.spec.selector.match_labels;
     let has_all = |labels: &Labels| selector.iter().all(|(key, value)| labels.get(key) == Some(value));
@@ -270,5 +286,23 @@ mod tests {
         labelled.labels_mut().insert(GROUP_LABEL.to_owned(), "web".to_owned());
         let line = only(&web(), labelled, &["web-0"]).expect("a line");
         assert_eq!((line.selects, line.problem.is_empty()), (Selects::Active, false));
+    }
+
+    #[test]
+    fn the_label_says_that_a_service_is_meant_for_the_active_pod() {
+        let words = "it has the label leadergroup.dev/group=web, so it is meant for the active pod, and does not select \
+                     leadergroup.dev/role=active";
+        for (selector, selects) in [
+            (json!({ "app": "web" }), Selects::AllPods),
+            (json!({ "app": "web", "leadergroup.dev/role": "standby" }), Selects::Standbys),
+            (json!({}), Selects::NoRole),
+        ] {
+            let mut labelled = service("s", &selector);
+            labelled.labels_mut().insert(GROUP_LABEL.to_owned(), "web".to_owned());
+            let line = only(&web(), labelled.clone(), &[]).expect("a line");
+            assert!(line.selects == selects && line.problem.starts_with(words), "{line:?}");
+            labelled.labels_mut().insert(GROUP_LABEL.to_owned(), "other".to_owned());
+            assert!(only(&web(), labelled, &[]).is_none_or(|line| line.problem.is_empty()), "{selector}");
+        }
     }
 }

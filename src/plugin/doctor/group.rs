@@ -1,5 +1,7 @@
 //! One group: what its status, its Services, its workloads and what stands between the operator and its pods say.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::{
     core::v1::{Pod, Service},
     discovery::v1::EndpointSlice,
@@ -37,8 +39,8 @@ pub(super) struct Namespace {
     /// Why some could not be.
     pub(super) unread_workloads: Vec<Failure>,
     pub(super) policies: Part<Vec<NetworkPolicy>>,
-    /// How many groups it has.
-    pub(super) groups: usize,
+    /// The names of its groups; none if they could not be read.
+    pub(super) groups: BTreeSet<String>,
 }
 
 /// Containers that take over the connections of their pod.
@@ -68,7 +70,7 @@ pub(super) fn findings(group: &LeaderGroup, namespace: &Namespace, operator: &Op
     if let (Ok(services), Ok(slices)) = (&namespace.services, &namespace.slices) {
         let lines = services::lines(group, &mine, services, slices);
         let mut found = problems(group, &lines, &pods, gone.is_some());
-        found.extend(shared(group, services, namespace.groups));
+        found.extend(shared(group, services, namespace.groups.len()));
         found.extend(missing_ports(&lines, services, &mine));
         for (level, text, remedy) in found {
             check.add(level, text, remedy);

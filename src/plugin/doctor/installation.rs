@@ -15,7 +15,7 @@ use crate::{
     plugin::{
         cluster::Part,
         failure::{Failure, Kind},
-        operator::{LABELS, Place, ready_replicas, watched},
+        operator::{LABELS, Place, of_namespace, ready_replicas, watched, watches},
     },
 };
 
@@ -102,7 +102,7 @@ fn collect(path: &str, schema: &JSONSchemaProps, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Whether an operator runs.
+/// Whether an operator runs for the groups of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Operator {
     /// There.
@@ -115,12 +115,11 @@ pub(super) enum Operator {
 
 impl Operator {
     /// What the Deployments of the chart tell. `is_heard`: the status of a group shows that one runs.
-    pub(super) fn of(deployments: &Part<Vec<Deployment>>, is_heard: bool) -> Self {
+    pub(super) fn of(deployments: &Part<Vec<Deployment>>, namespace: &str, is_heard: bool) -> Self {
         let Ok(found) = deployments else { return Self::Unknown };
-        let mut ready = found.iter().filter(|deployment| ready_replicas(deployment) > 0);
-        match ready.next() {
-            Some(deployment) => Self::Runs(Place::of(deployment)),
-            None if found.is_empty() && is_heard => Self::Unknown,
+        match of_namespace(found, namespace) {
+            Some(place) => Self::Runs(place),
+            None if is_heard && !found.iter().any(|it| watches(it, namespace)) => Self::Unknown,
             None => Self::Absent,
         }
     }
@@ -277,12 +276,27 @@ mod tests {
             assert_eq!(of_operator(Ok(Vec::new()), &BTreeSet::new(), is_heard)[0].level, level);
         }
         let refused = Failure::new("could not list the Deployments: forbidden", "");
-        assert_eq!(Operator::of(&Err(refused.clone()), false), Operator::Unknown);
-        assert_eq!(Operator::of(&Ok(Vec::new()), false), Operator::Absent);
-        assert_eq!(Operator::of(&Ok(Vec::new()), true), Operator::Unknown);
-        assert_eq!(Operator::of(&Ok(vec![deployment(0, 0, "1", "")]), true), Operator::Absent);
-        assert!(matches!(Operator::of(&Ok(vec![deployment(2, 1, "1", "")]), false), Operator::Runs(_)));
+        let of = |found: Vec<Deployment>, is_heard| Operator::of(&Ok(found), "shop", is_heard);
+        assert_eq!(Operator::of(&Err(refused.clone()), "shop", false), Operator::Unknown);
+        assert_eq!(of(Vec::new(), false), Operator::Absent);
+        assert_eq!(of(Vec::new(), true), Operator::Unknown);
+        assert_eq!(of(vec![deployment(0, 0, "1", "")], true), Operator::Absent);
+        assert!(matches!(of(vec![deployment(2, 1, "1", "")], false), Operator::Runs(_)));
         assert_eq!(of_operator(Err(refused), &BTreeSet::new(), false)[0].level, Level::Unknown);
+    }
+
+    #[test]
+    fn each_namespace_has_the_operator_that_watches_it() {
+        let all = [("bank", 2), ("shop", 1), ("away", 0)].map(|(name, ready)| {
+            let mut found = deployment(2, ready, "1", name);
+            found.metadata.namespace = Some(format!("lg-{name}"));
+            found
+        });
+        let of = |namespace: &str, is_heard| Operator::of(&Ok(all.to_vec()), namespace, is_heard);
+        assert_eq!(of("shop", false), Operator::Runs(Place::of(&all[1])));
+        assert_eq!(of("bank", false), Operator::Runs(Place::of(&all[0])));
+        assert_eq!(of("away", true), Operator::Absent, "none of its replicas is ready");
+        assert_eq!((of("other", false), of("other", true)), (Operator::Absent, Operator::Unknown));
     }
 
     #[test]

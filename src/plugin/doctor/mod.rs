@@ -64,7 +64,10 @@ pub(super) async fn findings(cluster: &Cluster, patient: &Patient<'_>) -> Result
         .any(|group| installation::is_heard(group, now));
     let namespaces: BTreeSet<String> = groups.iter().filter_map(ResourceExt::namespace).collect();
     let deployments = operator::deployments(cluster).await;
-    let operator = Operator::of(&deployments, is_heard);
+    let operators: BTreeMap<String, Operator> = namespaces
+        .iter()
+        .map(|namespace| (namespace.clone(), Operator::of(&deployments, namespace, is_heard)))
+        .collect();
     all.extend(installation::of_operator(deployments, &namespaces, is_heard));
     all.extend(rights::findings(namespace, rights::reviewed(cluster, namespace).await));
     if let Some(failure) = refused {
@@ -77,29 +80,29 @@ pub(super) async fn findings(cluster: &Cluster, patient: &Patient<'_>) -> Result
             "-A looks at all namespaces",
         ));
     }
-    all.extend(of_groups(cluster, &groups, &namespaces, &operator).await);
+    all.extend(of_groups(cluster, &groups, &operators).await);
     Ok(all)
 }
 
 async fn of_groups(
     cluster: &Cluster,
     groups: &[Sighting],
-    namespaces: &BTreeSet<String>,
-    operator: &Operator,
+    operators: &BTreeMap<String, Operator>,
 ) -> Vec<Finding> {
     let mut all = Vec::new();
-    let mut seen: BTreeMap<String, Namespace> = BTreeMap::new();
-    for namespace in namespaces {
+    let mut seen: BTreeMap<String, (Namespace, &Operator)> = BTreeMap::new();
+    for (namespace, operator) in operators {
         let read = read(cluster, namespace).await;
         all.extend(unread(namespace, &read));
-        seen.insert(namespace.clone(), read);
+        all.extend(astray(namespace, &read));
+        seen.insert(namespace.clone(), (read, operator));
     }
     for group in groups {
         match &group.0 {
             Ok(found) => {
                 let namespace = found.namespace().and_then(|namespace| seen.get(&namespace));
                 all.extend(
-                    namespace.iter().flat_map(|namespace| group::findings(found, namespace, operator)),
+                    namespace.iter().flat_map(|(read, operator)| group::findings(found, read, operator)),
                 );
             }
             Err(unreadable) => {
@@ -125,7 +128,7 @@ async fn read(cluster: &Cluster, namespace: &str) -> Namespace {
         groups,
         workloads(cluster, namespace),
     );
-    let groups = groups.map_or(0, |groups| groups.len());
+    let groups = groups.map(|groups| groups.iter().map(ResourceExt::name_any).collect()).unwrap_or_default();
     Namespace { pods, services, slices, workloads, unread_workloads, policies, groups }
 }
 
@@ -173,6 +176,13 @@ fn unread(namespace: &str, read: &Namespace) -> Vec<Finding> {
         Finding::new(Level::Unknown, about.clone(), failure.problem.clone(), failure.remedy.clone())
     })
     .collect()
+}
+
+/// The Services whose label names a group that does not exist.
+fn astray(namespace: &str, read: &Namespace) -> Vec<Finding> {
+    let found = services::without_group(read.services.iter().flatten(), &read.groups).into_iter();
+    let about = |service: &str| format!("{namespace}/{service}");
+    found.map(|(service, text, remedy)| Finding::new(Level::Hint, about(&service), text, remedy)).collect()
 }
 
 #[cfg(test)]

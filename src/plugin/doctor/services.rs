@@ -10,7 +10,7 @@ use kube::ResourceExt;
 
 use super::finding::{Level, Remedy};
 use crate::{
-    api::LeaderGroup,
+    api::{GROUP_LABEL, LeaderGroup},
     plugin::{
         pods::{PodLine, PodRole},
         services::{Selects, ServiceLine},
@@ -102,6 +102,24 @@ fn remedy(group: &LeaderGroup, line: &ServiceLine, pods: &[PodLine]) -> Remedy {
         group.spec.routing.role_label
     )
     .into()
+}
+
+/// Services whose label names none of these groups: the name, what is wrong, and what to do.
+pub(super) fn without_group<'a>(
+    services: impl Iterator<Item = &'a Service>,
+    groups: &BTreeSet<String>,
+) -> Vec<(String, String, String)> {
+    let named = services.filter_map(|service| Some((service.name_any(), service.labels().get(GROUP_LABEL)?)));
+    named
+        .filter(|(_, group)| !groups.is_empty() && !groups.contains(*group))
+        .map(|(service, group)| {
+            let text = format!(
+                "the Service has the label {GROUP_LABEL}={group}, and there is no LeaderGroup {group} in its namespace: \
+                 nobody looks at it"
+            );
+            (service, text, "correct the label, or take it off the Service".to_owned())
+        })
+        .collect()
 }
 
 /// A Service that selects the role alone routes to the active pods of all groups.
@@ -202,6 +220,22 @@ mod tests {
         let services = [service];
         let lines = services::lines(&web(), &pods, &services, &[slice("web", &["web-1"])]);
         missing_ports(&lines, &services, &pods)
+    }
+
+    #[test]
+    fn a_label_that_names_no_group_is_noticed() {
+        let labelled = |group: &str| -> Service {
+            object(json!({ "metadata": { "name": "front", "labels": { GROUP_LABEL: group } } }))
+        };
+        let groups = ["web".to_owned()].into();
+        let found = |service: &Service, groups| without_group([service].into_iter(), groups);
+        let astray = found(&labelled("wbe"), &groups);
+        assert!(astray[0].0 == "front" && astray[0].1.contains("no LeaderGroup wbe"), "{astray:?}");
+        assert!(found(&labelled("web"), &groups).is_empty());
+        let unread = BTreeSet::new();
+        assert!(found(&labelled("wbe"), &unread).is_empty(), "they could not be read");
+        let plain = object(json!({ "metadata": { "name": "front" } }));
+        assert!(found(&plain, &groups).is_empty());
     }
 
     #[test]

@@ -17,7 +17,7 @@ fn good() -> Namespace {
         workloads: Vec::new(),
         unread_workloads: Vec::new(),
         policies: Ok(Vec::new()),
-        groups: 1,
+        groups: ["web".to_owned()].into(),
     }
 }
 
@@ -90,7 +90,7 @@ fn a_service_that_selects_the_role_alone_mixes_groups() {
     let mut namespace = good();
     namespace.services = Ok(vec![service("web", &json!({ "leadergroup.dev/role": "active" }))]);
     assert_eq!(found(&web(), &namespace)[0].0, Level::Fine);
-    namespace.groups = 2;
+    namespace.groups.insert("other".to_owned());
     assert!(found(&web(), &namespace)[0].1.contains("all 2 groups"));
 }
 
