@@ -67,6 +67,11 @@ pub async fn run(line: &CommandLine) -> Result<u8, Failure> {
         }
         Command::Switchover(args) => {
             let answer = switchover::switchover(&cluster, &cluster.name(&args.group), args).await?;
+            if let Some(failure) = answer.failure.clone() {
+                // Programs get the answer as well.
+                write(&formatted(args.output, &answer, String::new)?)?;
+                return Err(failure);
+            }
             formatted(args.output, &answer, || answer.message.clone() + "\n")?
         }
         Command::Pause(args) => {

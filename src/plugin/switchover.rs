@@ -36,6 +36,9 @@ pub(super) struct Answer {
     result: Option<SwitchoverResult>,
     /// In words.
     pub(super) message: String,
+    /// Why it is no success: the request is refused, or there is no result in time.
+    #[serde(skip)]
+    pub(super) failure: Option<Failure>,
 }
 
 /// Requests the switchover, and waits for it if that is wanted.
@@ -45,6 +48,7 @@ pub(super) async fn switchover(
     args: &SwitchoverArgs,
 ) -> Result<Answer, Failure> {
     let GroupName { namespace, name: group } = name;
+    let full = format!("{namespace}/{group}");
     let groups = cluster.of::<LeaderGroup>(Some(namespace));
     let request = Uuid::new_v4().to_string();
     let annotations = json!({ SWITCHOVER_ANNOTATION: request, SWITCHOVER_TO_ANNOTATION: args.to });
@@ -57,21 +61,21 @@ pub(super) async fn switchover(
     if !args.wait {
         let message =
             format!("requested. To see the result: kubectl leadergroup status -n {namespace} {group}");
-        return Ok(Answer { group: format!("{namespace}/{group}"), request, result: None, message });
+        return Ok(Answer { group: full, request, result: None, message, failure: None });
     }
     let is_answered = |object: Option<&LeaderGroup>| {
         object.is_none_or(|object| result(object.status.as_ref(), &request).is_some())
     };
     let requested = format!("the switchover of {namespace}/{group} is requested");
     let Ok(answered) = timeout(args.timeout.0, await_condition(groups, group, is_answered)).await else {
-        return Err(Failure::new(
-            format!("{requested}, and there is no result after {}", args.timeout),
-            format!(
-                "Check that the operator runs: kubectl leadergroup doctor -n {namespace} {group}\n\
-                 The request stays: an operator carries it out or refuses it as soon as one runs. To withdraw it: \
-                 `kubectl -n {namespace} annotate leadergroup {group} {SWITCHOVER_ANNOTATION}- {SWITCHOVER_TO_ANNOTATION}-`"
-            ),
-        ));
+        let message = format!("there is no result after {}", args.timeout);
+        let remedy = format!(
+            "Check that the operator runs: kubectl leadergroup doctor -n {namespace} {group}\n\
+             The request stays: an operator carries it out or refuses it as soon as one runs. To withdraw it: \
+             `kubectl -n {namespace} annotate leadergroup {group} {SWITCHOVER_ANNOTATION}- {SWITCHOVER_TO_ANNOTATION}-`"
+        );
+        let failure = Some(Failure::new(format!("{requested}, and {message}"), remedy));
+        return Ok(Answer { group: full, request, result: None, message, failure });
     };
     let status = answered.map_err(|error| {
         Failure::new(
@@ -80,14 +84,12 @@ pub(super) async fn switchover(
         )
     })?;
     match result(status.and_then(|object| object.status).as_ref(), &request) {
-        Some((SwitchoverResult::Done, message)) => {
-            let result = Some(SwitchoverResult::Done);
-            Ok(Answer { group: format!("{namespace}/{group}"), request, result, message })
+        Some((result, message)) => {
+            let refused = || Failure::new(format!("the switchover of {full} is refused: {message}"), "");
+            let failure = (result == SwitchoverResult::Refused).then(refused);
+            Ok(Answer { group: full, request, result: Some(result), message, failure })
         }
-        Some((SwitchoverResult::Refused, why)) => {
-            Err(Failure::new(format!("the switchover of {namespace}/{group} is refused: {why}"), ""))
-        }
-        None => Err(Failure::new(format!("{namespace}/{group} was deleted"), "")),
+        None => Err(Failure::new(format!("{full} was deleted"), "")),
     }
 }
 
@@ -100,6 +102,18 @@ fn result(status: Option<&LeaderGroupStatus>, request: &str) -> Option<(Switchov
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_tells_programs_the_result_and_not_the_complaint() {
+        let (group, request) = ("shop/web".to_owned(), "r1".to_owned());
+        let (result, message) = (Some(SwitchoverResult::Refused), "it is paused".to_owned());
+        let failure = Some(Failure::new("the switchover of shop/web is refused: it is paused", ""));
+        let shown = serde_json::to_value(Answer { group, request, result, message, failure });
+        let wanted = json!({
+            "group": "shop/web", "request": "r1", "result": "Refused", "message": "it is paused",
+        });
+        assert_eq!(shown.expect("JSON"), wanted);
+    }
 
     #[test]
     fn only_the_result_of_this_request_is_an_answer() {

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use leadergroup::api::{LeaderGroup, SWITCHOVER_ANNOTATION, SWITCHOVER_TO_ANNOTATION};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{apiserver, world::World};
 
@@ -86,10 +86,12 @@ async fn a_switchover_is_requested_and_its_result_awaited() {
             let status = json!({ "request": request, "result": result, "message": message });
             world.report("web", json!({ "switchover": status })).await;
         };
-        let args = ["switchover", "web", "--wait"];
+        let args = ["switchover", "web", "--wait", "-o", "json"];
         let ((status, text, errors), ()) = tokio::join!(world.run(&args), answer);
         assert_eq!(status, i32::from(result == "Refused"), "{text}{errors}");
-        assert!(format!("{text}{errors}").contains(message), "{text}{errors}");
+        assert_eq!(errors.contains(message), result == "Refused", "{errors}");
+        let answer: Value = serde_json::from_str(&text).expect("an answer");
+        assert_eq!((&answer["result"], &answer["message"]), (&json!(result), &json!(message)), "{text}");
     }
     let requested = world.json(&["switchover", "web"]).await;
     let group = world.api::<LeaderGroup>().get("web").await.unwrap();
