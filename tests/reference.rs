@@ -258,7 +258,8 @@ fn metrics() -> String {
         let is_shown = rows.iter().any(|row| row[0].contains(&format!("leadergroup_{name}")));
         assert!(is_shown, "{name} is registered, but `exposition` does not make it happen");
     }
-    let about = "Those of a group are reported by the replica that owns it.";
+    let about = "Those of a group are reported by the replica that owns it; the conditions of a group without an owner \
+                 by each replica.";
     table("## Metrics", about, &["metric", "type", "labels", "help"], rows)
 }
 
