@@ -207,7 +207,7 @@ mod tests {
             assert!(begun.elapsed() < Duration::from_secs(10), "it waits for itself");
             thread::yield_now();
         }
-        assert_eq!(looking.join().unwrap(), 0);
+        assert_eq!(looking.join().expect("it has not panicked"), 0);
         assert!(terms.is_empty());
     }
 }

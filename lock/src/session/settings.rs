@@ -55,8 +55,8 @@ pub(crate) fn check(ttl: Duration, retry_interval: Duration) -> Result<(), LockE
     Err(LockError::Config { key: "retry_interval", problem })
 }
 
-/// Whether the lease outlasts one heartbeat that hangs: it was sent an interval after the last one, and is given up after
-/// `step`. The next one follows at once.
+/// Whether the lease outlasts one heartbeat that hangs: it was sent an interval after the last one, and is given up
+/// after `step`. The next one follows at once.
 pub(crate) fn survives_a_hanging_heartbeat(ttl: Duration, retry_interval: Duration, step: Duration) -> bool {
     retry_interval.saturating_add(step) < ttl.saturating_sub(margin(ttl))
 }
