@@ -87,7 +87,7 @@ async fn work_whose_key_was_lost_just_before_its_end_counts_as_lost() {
         assert!(!guard.is_lost(), "no heartbeat has shown it");
     };
     let error = one.run_while_held(&key("a"), DEADLINE, work).await.unwrap_err();
-    assert!(matches!(error, ClientError::Lost { .. }) && error.is_temporary(), "{error}");
+    assert!(matches!(error, ClientError::Lost { .. }) && !error.is_temporary(), "{error}");
     assert_eq!(one.try_lock(&key("a")).await.unwrap().unwrap().token(), Token::new(2));
 }
 
