@@ -58,7 +58,8 @@ impl Clock {
         Self(Source::Simulated { origin, offset, rate_ppm, suspended: None })
     }
 
-    /// The same for a simulated clock. It also shows the time in which its machine is suspended from now on.
+    /// The same clock, if it is simulated, which also shows the time in which its machine has been suspended. Another
+    /// clock shows that by itself.
     #[cfg(feature = "memory")]
     #[must_use]
     pub fn counting(self, suspended: &'static Suspended) -> Self {

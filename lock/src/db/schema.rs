@@ -55,8 +55,8 @@ pub struct Health {
     pub program_version: u32,
     /// Privileges that the role lacks, in words; empty if it lacks none.
     pub missing_privileges: Vec<String>,
-    /// Publications that replicate the tables of the lock, or will do so once they are there. The lock works here, but
-    /// replication into a database that has the schema stops, or grants tokens again.
+    /// Publications that replicate the tables of the lock; before these are there, publications of all tables. The lock
+    /// works here, but replication into a database that has the schema stops, or grants tokens again.
     pub publications: Vec<String>,
     /// How long the check took.
     pub round_trip: Duration,

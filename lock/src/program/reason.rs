@@ -117,7 +117,8 @@ pub enum ClientError {
         /// The reason.
         why: String,
     },
-    /// The key was lost before the work under it was done; see [`Guard::lost`](crate::Guard::lost) for the causes.
+    /// The key was lost before the work under it was done and the key released; see
+    /// [`Guard::lost`](crate::Guard::lost) for the causes. The work may be complete.
     #[error(
         "the lock {key:?} was lost {ago:?} ago, in term {token}, before the work was done; others may have it"
     )]
