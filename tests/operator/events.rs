@@ -87,7 +87,7 @@ async fn each_change_of_holder_is_an_event_of_its_own_and_foreign_labels_are_one
     }
     eventually("the Event", async || of("ForeignLabel").await.len() == 1).await;
     let note = of("ForeignLabel").await.remove(0).note.unwrap();
-    assert!(note.contains(standby) && note.contains("somebody else"), "{note}");
+    assert!(note.contains(standby) && note.contains("another client"), "{note}");
 
     let managers = |fields: Option<Vec<_>>| -> Vec<String> {
         let fields: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry> =
