@@ -1,6 +1,7 @@
 //! Terms of a holder: how long each one lasts, when it is lost, and how its key is released in the background.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -228,22 +229,27 @@ impl HeldTerm {
         self.until().map(|until| until.saturating_sub(half))
     }
 
-    /// Waits for a condition that will be true `when` it says, if nothing changes.
-    pub(crate) async fn watch(
-        &self,
-        condition: impl Fn(&Self) -> bool,
-        when: impl Fn(&Self) -> Option<Duration>,
-    ) {
-        let mut outlook = self.process.look_out();
-        loop {
-            outlook.borrow_and_update();
-            if condition(self) {
-                return;
-            }
-            // The sender lives as long as the term. Check again, whether something changed or the time is over.
-            let left = self.left_until(when(self));
-            let _ = timeout(left.max(SHORTEST_SLEEP), outlook.changed()).await;
-        }
+    async fn watch(&self, condition: impl Fn(&Self) -> bool, when: impl Fn(&Self) -> Option<Duration>) {
+        watch(|| Some(self), condition, when).await;
+    }
+}
+
+/// Waits until there is no `term`, or for a condition that will be true `when` it says, if nothing changes. Does not
+/// keep the term between two looks: its end releases the key.
+pub(crate) async fn watch<T: Deref<Target = HeldTerm>>(
+    term: impl Fn() -> Option<T>,
+    condition: impl Fn(&HeldTerm) -> bool,
+    when: impl Fn(&HeldTerm) -> Option<Duration>,
+) {
+    let Some(mut outlook) = term().map(|term| term.process.look_out()) else { return };
+    loop {
+        outlook.borrow_and_update();
+        let left = match term() {
+            Some(term) if !condition(&term) => term.left_until(when(&term)),
+            _ => return,
+        };
+        // Check again, whether something changed or the time is over.
+        let _ = timeout(left.max(SHORTEST_SLEEP), outlook.changed()).await;
     }
 }
 

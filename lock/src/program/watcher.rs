@@ -4,10 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::time::timeout;
-
-use crate::program::held_term::HeldTerm;
-use crate::session::lookout::SHORTEST_SLEEP;
+use crate::program::held_term::{HeldTerm, watch};
 use crate::{Guard, Key, Token};
 
 /// Observes a key that is held, apart from its [`Guard`]: in another task, or in a part of the program that has to stop
@@ -74,7 +71,7 @@ impl Watcher {
 
     /// As [`Guard::lost`]; also completes when the key is being released.
     pub async fn lost(&self) {
-        self.watch(HeldTerm::is_lost, HeldTerm::until).await;
+        watch(|| self.guarded(), HeldTerm::is_lost, HeldTerm::until).await;
     }
 
     /// The term, while it has a guard that nobody has begun to release.
@@ -84,23 +81,6 @@ impl Watcher {
 
     /// As [`Guard::in_jeopardy`]; also completes when the key is being released.
     pub async fn in_jeopardy(&self) {
-        self.watch(|term| term.is_lost() || term.is_in_jeopardy(), HeldTerm::jeopardy).await;
-    }
-
-    /// Like [`HeldTerm::watch`], without keeping the term between two looks: its end releases the key.
-    async fn watch(
-        &self,
-        condition: impl Fn(&HeldTerm) -> bool,
-        when: impl Fn(&HeldTerm) -> Option<Duration>,
-    ) {
-        let Some(mut outlook) = self.guarded().map(|term| term.process.look_out()) else { return };
-        loop {
-            outlook.borrow_and_update();
-            let left = match self.guarded() {
-                Some(term) if !condition(&term) => term.left_until(when(&term)),
-                _ => return,
-            };
-            let _ = timeout(left.max(SHORTEST_SLEEP), outlook.changed()).await;
-        }
+        watch(|| self.guarded(), |term| term.is_lost() || term.is_in_jeopardy(), HeldTerm::jeopardy).await;
     }
 }

@@ -40,8 +40,8 @@ const SHORTEST_TTL: Duration = Duration::from_millis(50);
 pub(crate) fn check(ttl: Duration, retry_interval: Duration) -> Result<(), LockError> {
     if ttl < SHORTEST_TTL {
         let problem = format!(
-            "is {ttl:?}; write {SHORTEST_TTL:?} or more, and as a rule several seconds: whoever is late by so much \
-             loses its keys"
+            "is {ttl:?}; write {SHORTEST_TTL:?} or more, and usually several seconds: a client whose heartbeat is \
+             this late loses its keys"
         );
         return Err(LockError::Config { key: "ttl", problem });
     }

@@ -221,7 +221,7 @@ mod tests {
         let both = misrouted("Service back routes to p2 (and 1 more)");
         assert_eq!(stage.look(one, (&["p3"], &["p2"]), 172), (Some(both), None));
         assert_eq!(stage.look(one, (&["p1"], &["p1"]), 173), (None, None));
-        assert_eq!(stage.look(one, (&[], &["p1"]), 174), (None, Some(35)), "it begins anew");
+        assert_eq!(stage.look(one, (&[], &["p1"]), 174), (None, Some(35)), "the period starts again");
     }
 
     #[test]
