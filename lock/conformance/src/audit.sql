@@ -86,7 +86,6 @@ as $$
 declare
     at_ms constant bigint := conform.uptime();
     sync constant text := current_setting('synchronous_commit');
-    newer constant boolean := conform.is_forged('works_with');
     first boolean := true;
 begin
     for id, name, beat, ttl_ms, dead, peer, place, revoked, era_id, quarantine, longest_ttl_ms, works_with in
@@ -99,7 +98,6 @@ begin
             );
             first := false;
         end if;
-        works_with := case when newer then 1000000 else works_with end;
         return next;
     end loop;
 end
