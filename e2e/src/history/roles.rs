@@ -60,6 +60,46 @@ pub fn role_changes(history: &History, routing: &RoutingSpec, after: i64) -> Vec
     changes
 }
 
+/// Like [`role_changes`], without those of standbys that Kubernetes replaced with a lost node: it reported the pod as not
+/// ready, and deleted it afterwards. The first role of as many new pods is left out as well.
+pub fn role_changes_but_of_lost_nodes(
+    history: &History,
+    routing: &RoutingSpec,
+    after: i64,
+) -> Vec<RoleChange> {
+    let (mut unready, mut lost) = (BTreeSet::new(), BTreeSet::new());
+    let (mut old, mut standbys) = (BTreeSet::new(), BTreeSet::new());
+    for change in &history.changes {
+        let Some(Object::Pod(pod)) = &change.state else { continue };
+        let name = (change.id.namespace.clone(), change.id.name.clone());
+        if change.revision <= after {
+            old.insert(name.clone());
+            if pod.role(routing) == Some("standby") {
+                standbys.insert(name);
+            } else {
+                standbys.remove(&name);
+            }
+        } else if !pod.deleting && pod.unready {
+            unready.insert(name);
+        } else if pod.deleting && unready.contains(&name) && standbys.contains(&name) {
+            lost.insert(name);
+        }
+    }
+    let mut new = lost.len();
+    let mut changes = role_changes(history, routing, after);
+    changes.retain(|change| {
+        let name = (change.namespace.clone(), change.pod.clone());
+        let is_end = lost.contains(&name) && change.from.as_deref() == Some("standby") && change.to.is_none();
+        let is_first = !old.contains(&name)
+            && change.from.is_none()
+            && change.to.as_deref() == Some("standby")
+            && new > 0;
+        new -= usize::from(is_first);
+        !is_end && !is_first
+    });
+    changes
+}
+
 /// For how long the API server had said, without a break, that a pod is not ready when it lost a role after a revision.
 /// None if it lost none, or was ready then.
 pub fn unready_before_change(

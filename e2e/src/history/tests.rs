@@ -947,6 +947,41 @@ fn the_end_of_a_pod_that_was_being_deleted_before_is_no_change_of_its_role() {
 }
 
 #[test]
+fn a_standby_that_kubernetes_replaces_with_its_node_changes_no_role() {
+    let state = |name: &str, ready: &str, deleting: bool| {
+        let deletion = deleting.then_some("2026-01-01T00:00:00Z");
+        json!({
+            "metadata": {
+                "name": name, "uid": name, "deletionTimestamp": deletion,
+                "labels": { "app": "web", "leadergroup.dev/role": "standby" },
+            },
+            "status": { "conditions": [{ "type": "Ready", "status": ready }] },
+        })
+    };
+    let routing = leadergroup::api::RoutingSpec::default();
+    let replaced = |was_ready: &str| {
+        let mut tape = failed_over();
+        let before = tape.push(Kind::Pod, "a", Some(&state("a", "True", false)));
+        tape.push(Kind::Pod, "a", Some(&state("a", was_ready, false)));
+        tape.push(Kind::Pod, "a", Some(&state("a", "False", true)));
+        tape.push(Kind::Pod, "new", Some(&state("new", "True", false)));
+        tape.push(Kind::Pod, "a", None);
+        (tape, before)
+    };
+    let (mut tape, before) = replaced("False");
+    assert_eq!(role_changes(&tape.history, &routing, before).len(), 2);
+    assert_eq!(role_changes_but_of_lost_nodes(&tape.history, &routing, before), []);
+    tape.push(Kind::Pod, "another", Some(&state("another", "True", false)));
+    let more = role_changes_but_of_lost_nodes(&tape.history, &routing, before);
+    assert_eq!(more.len(), 1, "no lost pod is left that it could replace");
+    tape.pod("b", Some("standby"), Some("g/2"));
+    assert_eq!(role_changes_but_of_lost_nodes(&tape.history, &routing, before).len(), 2);
+    let (tape, before) = replaced("True");
+    let deleted = role_changes_but_of_lost_nodes(&tape.history, &routing, before);
+    assert_eq!(deleted.len(), 2, "it was deleted while it was ready");
+}
+
+#[test]
 fn edits_of_the_past_are_seen() {
     // Turn the strip into a late one.
     let mut tape = failed_over();

@@ -9,7 +9,10 @@ use kube::api::DeleteParams;
 use super::{Active, Measured, STARTED, Scenario, TAKEOVER, eventually, ms};
 use crate::{
     client::Client,
-    history::{Deadline, Fault, Promotion, check, role_changes, unready_before_change},
+    history::{
+        Deadline, Fault, Promotion, check, role_changes, role_changes_but_of_lost_nodes,
+        unready_before_change,
+    },
     moment::Moment,
 };
 
@@ -165,6 +168,14 @@ impl Scenario {
     /// Fails if any pod's role changed after a revision.
     pub async fn no_role_changed(&self, after: i64) -> Result<()> {
         let changes = role_changes(&self.objects().await?, &self.routing(), after);
+        ensure!(changes.is_empty(), "roles changed although nothing was wrong with a pod: {changes:?}");
+        Ok(())
+    }
+
+    /// Like [`no_role_changed`](Self::no_role_changed), but Kubernetes may have taken the node of a standby for lost and
+    /// replaced the pod.
+    pub async fn no_role_changed_but_of_lost_nodes(&self, after: i64) -> Result<()> {
+        let changes = role_changes_but_of_lost_nodes(&self.objects().await?, &self.routing(), after);
         ensure!(changes.is_empty(), "roles changed although nothing was wrong with a pod: {changes:?}");
         Ok(())
     }
