@@ -3,7 +3,7 @@
 use k8s_openapi::api::{core::v1::Pod, events::v1::Event};
 use kube::{
     Api, ResourceExt as _,
-    api::{ListParams, PostParams},
+    api::{DeleteParams, ListParams, PostParams},
 };
 use leadergroup::api::{ROLE_LABEL, STAMP_ANNOTATION};
 use serde_json::json;
@@ -83,9 +83,19 @@ async fn a_pod_that_a_policy_refuses_to_let_be_active_is_passed_over_and_reporte
     })
     .await;
 
-    // It is a candidate again once the policy is gone and the pause is over, even as the only one.
+    // No other pod is left. The pod that is left is well, so the reason is the refusal.
+    for name in [&first, &other] {
+        pods.delete(name, &DeleteParams::default().grace_period(0)).await.unwrap();
+    }
+    eventually("the condition Active to name the refusal", async || {
+        let (status, reason, message) = condition(&groups, "web", "Active").await;
+        let says = message.starts_with("none of 1 pods could be active; ") && message.contains(words);
+        status == "False" && reason == "WriteRefused" && says
+    })
+    .await;
+
+    // It is a candidate again once the policy is gone and the pause is over.
     policy.lift(&refused, &promoted).await;
-    report(&pods, &other, "False").await;
     eventually("the refused pod to be active", async || active(&pods).await == [refused.clone()]).await;
     eventually("the condition to be over", async || {
         !condition(&groups, "web", "Redundant").await.2.contains(words)

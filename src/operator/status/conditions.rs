@@ -208,6 +208,14 @@ fn activity(view: View, eligible: u32, replicas: u32, hindrance: Option<&Hindran
         return finding(Active, false, Reason::LockStoreUnavailable, outage.clone());
     }
     if eligible == 0 {
+        // A pod that is well, but must not get the label, needs another remedy than one that is not well.
+        let refused = view.group.election().refused().find(|(member, refused)| {
+            member.verdict == Verdict::Eligible && refused.refusal.reason == Reason::WriteRefused
+        });
+        if refused.is_some() {
+            let message = format!("none of {replicas} pods could be active{}", refusal(view));
+            return finding(Active, false, Reason::WriteRefused, message);
+        }
         let cause = match hindered(view) {
             Some(hindered) => format!(": {hindered}"),
             None => format!("; {}", what_to_check(&view.group.record().object.spec)),
