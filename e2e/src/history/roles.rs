@@ -60,8 +60,8 @@ pub fn role_changes(history: &History, routing: &RoutingSpec, after: i64) -> Vec
     changes
 }
 
-/// Like [`role_changes`], without those of standbys that Kubernetes replaced with a lost node: it reported the pod as not
-/// ready, and deleted it afterwards. The first role of as many new pods is left out as well.
+/// Like [`role_changes`], without those of standbys that Kubernetes replaced with a lost node: it reported the pod as
+/// not ready, and deleted it afterwards. The first role of as many new pods is left out as well.
 pub fn role_changes_but_of_lost_nodes(
     history: &History,
     routing: &RoutingSpec,

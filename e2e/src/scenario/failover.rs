@@ -172,8 +172,8 @@ impl Scenario {
         Ok(())
     }
 
-    /// Like [`no_role_changed`](Self::no_role_changed), but Kubernetes may have taken the node of a standby for lost and
-    /// replaced the pod.
+    /// Like [`no_role_changed`](Self::no_role_changed), but Kubernetes may have taken the node of a standby for lost
+    /// and replaced the pod.
     pub async fn no_role_changed_but_of_lost_nodes(&self, after: i64) -> Result<()> {
         let changes = role_changes_but_of_lost_nodes(&self.objects().await?, &self.routing(), after);
         ensure!(changes.is_empty(), "roles changed although nothing was wrong with a pod: {changes:?}");
