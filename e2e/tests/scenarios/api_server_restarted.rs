@@ -3,12 +3,18 @@
 use std::{rc::Rc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use kube::{
+    Api,
+    api::{ListParams, PostParams},
+};
 use leadergroup_e2e::{
     client::Calls,
     command::progress,
     moment::Moment,
-    scenario::{STARTED, Scenario, Stage, Workload},
+    scenario::{STARTED, Scenario, Stage, Workload, eventually},
 };
+use serde_json::json;
 
 use crate::{foreign_labels::restores_a_label, ownership::owner};
 
@@ -71,6 +77,23 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         client.reaches(&active.pod).await?;
         s.rebuilt_service(failed_over);
         s.hang_up(client).await?;
+        new_services_get_slices(s).await
+    })
+    .await
+}
+
+/// The watch of Services may return later than that of pods. The next scenario begins with a new Service.
+async fn new_services_get_slices(s: &Scenario) -> Result<()> {
+    let (kube, namespace) = (s.stage.kube.clone(), s.namespace.as_str());
+    let service = serde_json::from_value(json!({
+        "metadata": { "name": "later" },
+        "spec": { "clusterIP": "None", "selector": { "app": "later" } },
+    }))?;
+    Api::<Service>::namespaced(kube.clone(), namespace).create(&PostParams::default(), &service).await?;
+    let slices: Api<EndpointSlice> = Api::namespaced(kube, namespace);
+    let its = ListParams::default().labels("kubernetes.io/service-name=later");
+    eventually("the EndpointSlice of a new Service", STARTED, async || {
+        ensure!(!slices.list(&its).await?.items.is_empty(), "there is none");
         Ok(())
     })
     .await
