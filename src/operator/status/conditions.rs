@@ -209,10 +209,10 @@ fn activity(view: View, eligible: u32, replicas: u32, hindrance: Option<&Hindran
     }
     if eligible == 0 {
         // A pod that is well, but must not get the label, needs another remedy than one that is not well.
-        let refused = view.group.election().refused().find(|(member, refused)| {
+        let is_refused = view.group.election().refused().any(|(member, refused)| {
             member.verdict == Verdict::Eligible && refused.refusal.reason == Reason::WriteRefused
         });
-        if refused.is_some() {
+        if is_refused {
             let message = format!("none of {replicas} pods could be active{}", refusal(view));
             return finding(Active, false, Reason::WriteRefused, message);
         }
