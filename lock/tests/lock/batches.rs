@@ -53,6 +53,13 @@ const ALL: [Found; 15] = [
     Found::HeldByThisWishToo,
 ];
 
+/// Which requests go together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Acquire,
+    Release,
+}
+
 fn wish(key: &Key) -> AcquireRequest {
     AcquireRequest::new(key.clone(), holder("me"), "test")
 }
@@ -156,25 +163,39 @@ impl Scene {
         }
     }
 
-    /// Makes all these requests while two other statements are under way, so that they have to wait for a slot.
-    async fn together<T>(&self, all: impl IntoIterator<Item = impl Future<Output = T>>) -> Vec<T> {
-        self.together_after("select", all).await
+    /// Makes all these requests while two other statements of their kind are under way, so that they have to wait for
+    /// a slot.
+    async fn together<T>(
+        &self,
+        kind: Kind,
+        all: impl IntoIterator<Item = impl Future<Output = T>>,
+    ) -> Vec<T> {
+        self.together_after("select", kind, all).await
     }
 
     /// Like [`together`](Self::together); `change` is made while the two are under way.
     async fn together_after<T>(
         &self,
         change: &str,
+        kind: Kind,
         all: impl IntoIterator<Item = impl Future<Output = T>>,
     ) -> Vec<T> {
+        let busy = [1, 2].map(|number| wish(&key(&format!("way-{number}"))));
+        if kind == Kind::Release {
+            for way in &busy {
+                hold(&self.store, self.own, way).await;
+            }
+        }
         let mut gate = Gate::shut(&self.database).await;
         let mut ways = Vec::new();
-        for number in 1..=2 {
+        for way in busy {
             let before = self.database.waiting().await;
             ways.push(tokio::spawn({
-                let (store, own, way) = (self.store.clone(), self.own, wish(&key(&format!("way-{number}"))));
+                let (store, own) = (self.store.clone(), self.own);
                 async move {
-                    hold(&store, own, &way).await;
+                    if kind == Kind::Acquire {
+                        hold(&store, own, &way).await;
+                    }
                     store.release(own, &way.key, Token::new(2), "done").await
                 }
             }));
@@ -200,7 +221,7 @@ async fn a_wish_is_answered_together_with_others_as_it_is_alone() {
         let asker = |scene: &Scene| if dead { scene.other } else { scene.own };
         let asks = async || {
             let all = scene.wishes.iter().map(|wish| scene.ask(asker(&scene), wish, queue));
-            scene.together(all).await
+            scene.together(Kind::Acquire, all).await
         };
         let together = asks().await;
         let at_once = "select count(*) from leadergroup.lock as a join leadergroup.lock as b on a.xmin = b.xmin \
@@ -225,7 +246,8 @@ async fn nothing_is_taken_together_in_a_new_history() {
     let free = ALL.into_iter().zip(&scene.wishes);
     let free = free.filter(|(found, _)| matches!(found, Found::Free | Found::FreeToo));
     let asks = free.map(|(_, wish)| scene.ask(scene.own, wish, false));
-    let answers = scene.together_after("update leadergroup.meta set history = 'lost'", asks).await;
+    let answers =
+        scene.together_after("update leadergroup.meta set history = 'lost'", Kind::Acquire, asks).await;
     assert_eq!(answers, [Ok(Acquired::Quarantine), Ok(Acquired::Quarantine)]);
 }
 
@@ -245,7 +267,8 @@ async fn a_key_is_given_up_together_with_others_as_it_is_alone() {
             let said = format!("{changed:?}");
             said.split("row").next().unwrap().to_owned()
         };
-        let together = scene.together((0..ALL.len()).map(|place| release(&scene, place))).await;
+        let releases = (0..ALL.len()).map(|place| release(&scene, place));
+        let together = scene.together(Kind::Release, releases).await;
         let at_once = "select count(*) from leadergroup.lock as a join leadergroup.lock as b on a.xmin = b.xmin \
                        where a.key = 'HeldByThisWish' and b.key = 'HeldByThisWishToo' and a.holder_uid is null";
         let expected = i64::from(token == 1);
@@ -283,7 +306,7 @@ async fn a_row_that_somebody_has_locked_costs_the_others_nothing() {
             answer
         }
     };
-    let (answers, ()) = tokio::join!(scene.together([stuck, free].map(ask)), async {
+    let (answers, ()) = tokio::join!(scene.together(Kind::Acquire, [stuck, free].map(ask)), async {
         // The first answer can only be that of the other request.
         answered.notified().await;
         assert_eq!(run(&mut admin, "commit").await, Ok(()));
@@ -296,7 +319,8 @@ async fn of_several_wishes_for_one_key_that_go_together_one_is_granted() {
     for queue in [false, true] {
         let scene = Scene::new().await;
         let wishes: Vec<_> = (0..5).map(|_| wish(&scene.wishes[1].key)).collect();
-        let answers = scene.together(wishes.iter().map(|wish| scene.ask(scene.own, wish, queue))).await;
+        let answers =
+            scene.together(Kind::Acquire, wishes.iter().map(|wish| scene.ask(scene.own, wish, queue))).await;
         let granted = Acquired::Granted { token: Token::new(2) };
         let other = if queue { Acquired::Waiting } else { Acquired::Held };
         assert_eq!(answers.iter().filter(|answer| **answer == Ok(granted.clone())).count(), 1, "{answers:?}");
