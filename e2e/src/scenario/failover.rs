@@ -10,7 +10,7 @@ use super::{Active, Measured, STARTED, Scenario, TAKEOVER, eventually, ms};
 use crate::{
     client::Client,
     history::{
-        Deadline, Fault, Promotion, check, role_changes, role_changes_but_of_lost_nodes,
+        Deadline, Fault, Promotion, RoleChange, check, role_changes, role_changes_but_of_lost_nodes,
         unready_before_change,
     },
     moment::Moment,
@@ -167,17 +167,13 @@ impl Scenario {
 
     /// Fails if any pod's role changed after a revision.
     pub async fn no_role_changed(&self, after: i64) -> Result<()> {
-        let changes = role_changes(&self.objects().await?, &self.routing(), after);
-        ensure!(changes.is_empty(), "roles changed although nothing was wrong with a pod: {changes:?}");
-        Ok(())
+        unless_none(&role_changes(&self.objects().await?, &self.routing(), after))
     }
 
     /// Like [`no_role_changed`](Self::no_role_changed), but Kubernetes may have taken the node of a standby for lost
     /// and replaced the pod.
     pub async fn no_role_changed_but_of_lost_nodes(&self, after: i64) -> Result<()> {
-        let changes = role_changes_but_of_lost_nodes(&self.objects().await?, &self.routing(), after);
-        ensure!(changes.is_empty(), "roles changed although nothing was wrong with a pod: {changes:?}");
-        Ok(())
+        unless_none(&role_changes_but_of_lost_nodes(&self.objects().await?, &self.routing(), after))
     }
 
     /// For how long the API server had said that a pod is not ready when it lost its role after a revision.
@@ -217,4 +213,9 @@ impl Scenario {
             format!("the history has no promotion of {} with token {}", active.pod, active.token)
         })
     }
+}
+
+fn unless_none(changes: &[RoleChange]) -> Result<()> {
+    ensure!(changes.is_empty(), "roles changed although nothing was wrong with a pod: {changes:?}");
+    Ok(())
 }
