@@ -225,6 +225,12 @@ fn without_active(group: &LeaderGroup) -> Vec<String> {
         "no pod becomes active until the database is back; then one does, at once"
     } else if is(Reason::Changing) {
         "the operator finishes the change that is under way"
+    } else if is(Reason::WriteRefused) && group.status.as_ref().is_some_and(|status| status.eligible == 0) {
+        "a pod becomes active once the API server accepts the change, which the operator tries again, or once another \
+         pod is eligible"
+    } else if is(Reason::HookFailed) {
+        "a pod becomes active once its hook accepts the role, which the operator sends again, or once another pod is \
+         eligible"
     } else if is(Reason::WriteRefused) {
         "the operator repeats the write until the API server accepts it; until then no pod becomes active"
     } else if is(Reason::WatchFailed) {

@@ -89,7 +89,8 @@ async fn a_pod_that_a_policy_refuses_to_let_be_active_is_passed_over_and_reporte
     }
     eventually("the condition Active to name the refusal", async || {
         let (status, reason, message) = condition(&groups, "web", "Active").await;
-        let says = message.starts_with("none of 1 pods could be active; ") && message.contains(words);
+        let says = message.starts_with(&format!("none of 1 pods could be active; \"{refused}\""))
+            && message.contains(words);
         status == "False" && reason == "WriteRefused" && says
     })
     .await;

@@ -152,7 +152,7 @@ impl Cell {
                 let old = web.pod(OLD);
                 eventually(&format!("{what}: the condition"), async || {
                     let (status, reason, message) = web.told("Active");
-                    let says = message.contains(&format!("{old} still has the active label"));
+                    let says = message.contains(&format!("\"{old}\" still has the active label"));
                     status == "False" && reason == "WriteRefused" && says && message.contains(self.words())
                 })
                 .await;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
+use super::refused::{fit, refusals};
 use crate::{
     api::{ConditionType, Former, HumanDuration, LeaderGroupSpec, Reason, Role, Verdict},
     election::{self, Member, Phase},
@@ -72,13 +73,14 @@ pub(in crate::operator) fn findings(
     // A holder that is unwell is not among the eligible pods.
     let unwell = labelled_holder(view).is_some_and(|member| member.verdict.against().is_some());
     let others = if unwell { eligible } else { eligible.saturating_sub(1) };
-    let refused = refusal(view);
+    let (refused, fit) = (refusals(view, None), fit(view));
     let redundant = if others > 0 {
         let plural = if others == 1 { "pod" } else { "pods" };
         finding(C::Redundant, true, Reason::AsExpected, format!("{others} {plural} could take over{refused}"))
     } else {
         let cause = match hindered(view) {
             Some(hindered) => format!(": {hindered}"),
+            None if fit.is_some_and(|fit| fit.pods + eligible >= replicas) => String::new(),
             None => "; check the pods that are not ready, or add replicas".to_owned(),
         };
         let message = format!("no other pod could take over now{cause}{refused}");
@@ -207,33 +209,34 @@ fn activity(view: View, eligible: u32, replicas: u32, hindrance: Option<&Hindran
     if let Some(Hindrance::Lock(outage)) = hindrance {
         return finding(Active, false, Reason::LockStoreUnavailable, outage.clone());
     }
-    if eligible == 0 {
-        // A pod that is well, but must not get the label, needs another remedy than one that is not well.
-        let is_refused = view.group.election().refused().any(|(member, refused)| {
-            member.verdict == Verdict::Eligible && refused.refusal.reason == Reason::WriteRefused
-        });
-        if is_refused {
-            let message = format!("none of {replicas} pods could be active{}", refusal(view));
-            return finding(Active, false, Reason::WriteRefused, message);
-        }
-        let cause = match hindered(view) {
-            Some(hindered) => format!(": {hindered}"),
-            None => format!("; {}", what_to_check(&view.group.record().object.spec)),
-        };
-        let message = format!("none of {replicas} pods could be active{cause}");
-        return finding(Active, false, Reason::NoEligiblePod, message);
-    }
     // The holder is not labelled.
     let mut labelled = view.group.election().strays("").map(|member| member.pod.name.as_str());
     let kept = labelled.next().map_or_else(String::new, |name| {
-        format!("{name} still has the active label; no other pod becomes active until it is removed: ")
+        format!("\"{name}\" still has the active label; no other pod becomes active until it is removed: ")
     });
+    if eligible == 0 {
+        return without_eligible(view, replicas, &kept);
+    }
     match &view.group.trouble {
         Some(Trouble::Refused(text)) => finding(Active, false, Reason::WriteRefused, format!("{kept}{text}")),
         Some(Trouble::Unreachable(text)) => finding(Active, false, Reason::Changing, format!("{kept}{text}")),
         Some(Trouble::Lock(text)) => finding(Active, false, Reason::LockStoreUnavailable, text.clone()),
         None => finding(Active, false, Reason::Changing, change_under_way(view.group.election())),
     }
+}
+
+/// The condition while no pod could be active. A pod that is well, but is refused the role, needs another remedy than
+/// one that is not well.
+fn without_eligible(view: View, replicas: u32, kept: &str) -> Finding {
+    let fit = fit(view);
+    let cause = match (hindered(view), &fit) {
+        (Some(hindered), _) => format!(": {hindered}"),
+        (None, Some(fit)) if fit.pods >= replicas => String::new(),
+        (None, _) => format!("; {}", what_to_check(&view.group.record().object.spec)),
+    };
+    let (reason, words) = fit.map_or((Reason::NoEligiblePod, String::new()), |fit| (fit.reason, fit.words));
+    let message = format!("{kept}none of {replicas} pods could be active{cause}{words}");
+    finding(ConditionType::Active, false, reason, message)
 }
 
 /// What makes a pod eligible.
@@ -285,19 +288,6 @@ fn activity_of(view: View, holder: &Member, eligible: u32) -> Finding {
         ),
         _ => finding(Active, true, Reason::Active, format!("{name} is active with token {token}")),
     }
-}
-
-/// The pods that cannot get or lose a role, and why, for the end of a message.
-pub(super) fn refusal(view: View) -> String {
-    let mut refused = view.group.election().refused();
-    let Some((member, first)) = refused.next() else { return String::new() };
-    let more = match refused.count() {
-        0 => String::new(),
-        more => format!(" (and {more} more)"),
-    };
-    let what =
-        if member.role == Role::Active { "cannot lose the active label" } else { "cannot become active" };
-    format!("; {}{more} {what}: {}", member.pod.name, first.refusal.message)
 }
 
 fn routed(view: View) -> Finding {
@@ -362,141 +352,4 @@ pub(in crate::operator) fn conditions(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{sync::Arc, time::Duration};
-
-    use serde_json::json;
-    use uuid::Uuid;
-
-    use super::*;
-    use crate::{
-        api::{Boot, Declaration, LeaderGroup, PodRef, Promise, Run},
-        election::{AgentPolicy, Effect, Event, Outcome, Row, SwitchoverRequest, Ticket, World},
-        operator::object::{GroupName, record::Record},
-    };
-
-    #[test]
-    fn if_no_pod_could_be_active_the_message_names_what_makes_it_so() {
-        let words = |agent: serde_json::Value| {
-            let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "agent": agent });
-            what_to_check(&serde_json::from_value(spec).expect("a spec"))
-        };
-        assert!(words(json!(null)).contains("answer their probe"));
-        let with_agents = words(json!({ "port": 9999 }));
-        assert!(with_agents.contains("leadergroup-agent") && with_agents.contains("9999"), "{with_agents}");
-    }
-
-    fn pod(name: &str) -> PodRef {
-        PodRef { name: name.to_owned(), uid: format!("uid-{name}") }
-    }
-
-    /// A replica that owns a group: web-0 holds its fifth term, and web-1 is a standby.
-    struct Stage {
-        seen: IndexedGroup,
-        group: Group,
-        world: World,
-        asked: Vec<(Ticket, Effect)>,
-    }
-
-    impl Stage {
-        /// web-0 has this role. The world of the group is changed so.
-        fn new(role: Role, change: impl FnOnce(&mut World)) -> Self {
-            let object = json!({ "metadata": { "name": "web", "namespace": "shop", "uid": "u1" },
-                "spec": { "selector": { "matchLabels": { "app": "web" } } } });
-            let object: LeaderGroup = serde_json::from_value(object).expect("a group");
-            let name = GroupName { namespace: "shop".into(), name: "web".into() };
-            let record = || Record::first(object.clone(), name.clone(), "c1").expect("it has a name");
-            let (holder, grant) = (Some(pod("web-0")), Uuid::from_u128(7));
-            let declared = Declaration {
-                token: 5,
-                grant: Some(grant.to_string()),
-                holder: holder.clone(),
-                ..Declaration::default()
-            };
-            let row = Row { token: 5, grant: Some(grant), holder, confirmed: true, ..Row::default() };
-            let members = vec![Member { role, ..Member::standby("web-0", 5) }, Member::standby("web-1", 5)];
-            let mut world = World { members, declared, ..World::default() };
-            change(&mut world);
-            let (mut group, seed) = (Group::new(&Arc::new(record())), Uuid::from_u128(1_000));
-            let asked = group.step(Event::Owned { seed, row: None, world: world.clone() }, NOW);
-            let mut stage = Self { seen: IndexedGroup::new(record(), NOW), group, world, asked };
-            let declared = Some(stage.world.declared.clone());
-            stage.answer(Outcome::Read { row: Some(row), declared });
-            stage
-        }
-
-        fn answer(&mut self, outcome: Outcome) {
-            let ticket = self.asked[0].0;
-            self.asked = self.group.step(Event::Outcome(ticket, outcome, self.world.clone()), NOW);
-        }
-
-        fn phase(&self) -> &Phase {
-            self.group.election().phase()
-        }
-
-        /// Whether these conditions are True.
-        fn are_true(&self, kinds: &[ConditionType]) -> bool {
-            let all = findings(View { seen: &self.seen, group: &self.group }, 2, 2, None);
-            let is_true = |kind| all.iter().any(|it| it.kind == kind && it.status);
-            kinds.iter().all(|kind| is_true(*kind))
-        }
-    }
-
-    const NOW: Duration = Duration::from_secs(100);
-
-    #[test]
-    fn the_time_of_a_condition_is_that_of_its_last_transition() {
-        let ready =
-            |status, message: &str| vec![finding(ConditionType::Ready, status, Reason::Active, message)];
-        let mut old = conditions(ready(true, "web-0 is active"), 1, &[], Timestamp::now());
-        let long_ago = Time(Timestamp::UNIX_EPOCH);
-        old[0].last_transition_time = long_ago.clone();
-        let same = &conditions(ready(true, "web-1 is active"), 2, &old, Timestamp::now())[0];
-        assert_eq!((&same.last_transition_time, same.message.as_str()), (&long_ago, "web-1 is active"));
-        assert_eq!(same.observed_generation, Some(2));
-        let other = &conditions(ready(false, "no pod is active"), 2, &old, Timestamp::now())[0];
-        assert!(other.last_transition_time > long_ago, "{other:?}");
-    }
-
-    #[test]
-    fn a_group_is_routed_while_its_labels_stand_whatever_is_looked_at_again() {
-        for (role, stands) in [(Role::Active, true), (Role::Standby, false)] {
-            // Paused, so that a lost label is not put back.
-            let mut stage = Stage::new(role, |world| world.policy.paused = true);
-            stage.asked = stage.group.step(Event::Doubt, NOW);
-            stage.answer(Outcome::Failed);
-            assert!(matches!(stage.phase(), Phase::BackingOff { .. }), "{:?}", stage.phase());
-            assert_eq!(stage.are_true(&[ConditionType::Routed]), stands, "{role:?}");
-        }
-    }
-
-    #[test]
-    fn a_planned_change_changes_no_label_before_the_former_program_has_ended() {
-        let boot = |name: &str| Boot::new([name.as_bytes()[4]; 32]);
-        let lease = Duration::from_secs(10);
-        let mut stage = Stage::new(Role::Active, |world| {
-            world.policy.agent = Some(AgentPolicy { lease, stop_timeout: Duration::from_mins(5) });
-            world.declared.run = Some(Run { cleared: true, ..Run::uncleared(5, boot("web-0"), lease) });
-            for (member, idle) in world.members.iter_mut().zip([false, true]) {
-                let boot = boot(&member.pod.name);
-                member.agent = Some(Promise { boot, floor: 5, idle }.into());
-            }
-            let to = Some("web-1".to_owned());
-            world.switchover = Some(SwitchoverRequest { id: "one".to_owned(), to });
-        });
-        let stands = [ConditionType::Active, ConditionType::Routed, ConditionType::Ready];
-        assert!(matches!(stage.phase(), Phase::Trying(_)), "{:?}", stage.phase());
-        assert!(stage.are_true(&stands));
-        for _ in 0..3 {
-            if let Some((_, Effect::Try { .. })) = stage.asked.first() {
-                stage.answer(Outcome::Accepted);
-            }
-        }
-        assert!(matches!(stage.phase(), Phase::Stopping { .. }), "{:?}", stage.phase());
-        assert!(stage.are_true(&stands), "the former pod serves until then");
-        // Somebody takes its label off.
-        stage.world.members[0].role = Role::Standby;
-        stage.group.step(Event::World(stage.world.clone()), NOW);
-        assert!(!stage.are_true(&[ConditionType::Routed]), "{:?}", stage.phase());
-    }
-}
+mod tests;

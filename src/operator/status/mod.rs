@@ -3,6 +3,7 @@
 pub(super) mod causes;
 pub(super) mod conditions;
 pub(super) mod events;
+mod refused;
 pub(super) mod undecodable;
 
 use jiff::Timestamp;
@@ -13,7 +14,8 @@ use super::{group::gist::Gist, index::outage::Hindrance};
 use crate::api::{
     ActivePod, ConditionType, LeaderGroupStatus, Reason, SwitchoverResult, SwitchoverStatus, Unreadable,
 };
-use conditions::{Finding, View, conditions, finding, findings, labelled_holder, refusal};
+use conditions::{Finding, View, conditions, finding, findings, labelled_holder};
+use refused::refusals;
 
 /// What shows the time of day, for what users read. Nothing is decided by it: it may be set forward and back.
 pub type WallClock = fn() -> Timestamp;
@@ -171,7 +173,7 @@ fn switchover(view: View<'_>, old: &LeaderGroupStatus) -> Option<SwitchoverStatu
             |last: &SwitchoverStatus| last.request == request.id && last.result == SwitchoverResult::Refused;
         let message = format!(
             "the change was begun and could not be completed; {name} is active with token {token}{}",
-            refusal(view)
+            refusals(view, request.to.as_deref())
         );
         return last.filter(said).or_else(|| answer(SwitchoverResult::Refused, message));
     }
