@@ -92,6 +92,11 @@ impl Counters {
         stats.lost += u64::from(lost);
     }
 
+    /// The server has answered that a term was lost which its client released.
+    pub(crate) fn lost(&self) {
+        self.stats.lock().lost += 1;
+    }
+
     /// A heartbeat was answered this long after its due time.
     pub(crate) fn heartbeat(&self, lag: Duration) {
         self.observe(Observed::HeartbeatLag, lag);

@@ -175,8 +175,7 @@ impl Guard {
             return Ok(Released::WasLost);
         }
         let answer = term.process.store.release(term.session, &term.key, term.token, RELEASED).await?;
-        term.released.store(true, Ordering::Relaxed);
-        Ok(answer.into())
+        Ok(term.released(answer.into()))
     }
 
     /// Gives the key to a waiter, ahead of the queue, and returns when it is done; the others keep their places. The
@@ -216,8 +215,8 @@ impl Guard {
             Transfer::NotWaiting => Transferred::NotWaiting,
             Transfer::Refused(Refusal::Busy) => Transferred::Busy,
             Transfer::Done | Transfer::Refused(_) => {
-                term.released.store(true, Ordering::Relaxed);
                 let done = answer == Transfer::Done;
+                let _ = term.released(if done { Released::Done } else { Released::WasLost });
                 return Ok(if done { Transferred::Done } else { Transferred::WasLost });
             }
         };

@@ -144,6 +144,15 @@ impl HeldTerm {
         self.is_taken() || self.is_overdue()
     }
 
+    /// The server has answered its release.
+    pub(crate) fn released(&self, answer: Released) -> Released {
+        self.released.store(true, Ordering::Relaxed);
+        if answer == Released::WasLost {
+            self.process.store.database.counters.lost();
+        }
+        answer
+    }
+
     /// Wakes those who observe the term, if there are any: it may be over.
     pub(crate) fn alarm_watchers(&self) {
         if self.watched.load(Ordering::Relaxed) {
@@ -310,6 +319,9 @@ impl Drop for HeldTerm {
                     let release = async || process.store.release(session, &key, token, reason).await;
                     let answer = process.insist(session, release).await;
                     process.terms.leave(grant);
+                    if matches!(answer, Some(Changed::Refused(_))) && !lost {
+                        process.store.database.counters.lost();
+                    }
                     Ok::<_, LockError>(answer.map_or(Released::WasLost, Released::from))
                 })
                 .await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leadergroup_lock::{Client, ClientConfig, Store};
+use leadergroup_lock::{Client, ClientConfig, Released, Store};
 
 use crate::cast::{GROUP, Gate, claim, grant, grant_one, key, keys, session, take, tombstone};
 use crate::postgres::{DEADLINE, Database, eventually, migrated};
@@ -55,6 +55,26 @@ async fn what_clients_do_is_counted_where_they_do_it() {
     drop(handed);
     // The heartbeat that has ended the term still looks at it for a moment.
     eventually("the term is counted", async || (other.stats().holds, other.stats().lost) == (1, 1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_term_is_counted_as_lost_if_its_release_shows_that() {
+    let (database, store) = migrated().await;
+    let client = client(&database, &store).await;
+    for (lost, is_dropped) in (1..).zip([false, true]) {
+        let held = client.try_lock(&key("a")).await.unwrap().unwrap();
+        store.force_release(&key("a"), held.token(), "by hand").await.unwrap();
+        if is_dropped {
+            drop(held);
+        } else {
+            assert_eq!(held.release().await, Ok(Released::WasLost));
+        }
+        eventually("the term is counted", async || (store.stats().holds, store.stats().lost) == (lost, lost))
+            .await;
+    }
+    let held = client.try_lock(&key("a")).await.unwrap().unwrap();
+    assert_eq!(held.release().await, Ok(Released::Done));
+    assert_eq!((store.stats().holds, store.stats().lost), (3, 2));
 }
 
 #[tokio::test(flavor = "multi_thread")]
