@@ -43,7 +43,7 @@ pub use objects::{GroupView, Kind, Object, PodView, ServiceView, SliceView};
 pub use outcome::{Checked, Invariant, Promotion, Violation};
 pub use recorder::Recorder;
 pub use rest::{not_at_rest, operator_writes};
-pub use roles::{RoleChange, role_changes, role_changes_but_of_lost_nodes, unready_before_change};
+pub use roles::{RoleChange, role_changes, role_changes_except_of_lost_nodes, unready_before_change};
 pub use terms::TermCollector;
 
 /// The identity of an object.

@@ -70,6 +70,8 @@ pub struct PodView {
     pub deleting: bool,
     /// It has finished, or is being evicted.
     pub ended: bool,
+    /// Kubernetes is about to delete it because of a taint of its node: a lost node gets one.
+    pub tainted: bool,
     /// Its condition Ready says that it is not.
     pub unready: bool,
     /// How often its containers were restarted.
@@ -140,23 +142,7 @@ impl Object {
     /// Reads an object from the JSON that the API server stores or serves.
     pub fn read(kind: Kind, json: &Value) -> Result<Self> {
         Ok(match kind {
-            Kind::Pod => Self::Pod(PodView {
-                uid: uid(json)?,
-                labels: strings(json.pointer("/metadata/labels")),
-                stamp: annotation(json, STAMP_ANNOTATION),
-                fencing: annotation(json, FENCING_ANNOTATION),
-                node: json.pointer("/spec/nodeName").and_then(Value::as_str).map(str::to_owned),
-                address: json.pointer("/status/podIP").and_then(Value::as_str).map(str::to_owned),
-                deleting: json.pointer("/metadata/deletionTimestamp").is_some_and(Value::is_string),
-                ended: matches!(
-                    json.pointer("/status/phase").and_then(Value::as_str),
-                    Some("Failed" | "Succeeded")
-                ) || condition(json, "DisruptionTarget") == Some("True"),
-                unready: condition(json, "Ready").is_some_and(|status| status != "True"),
-                restarts: containers(json).filter_map(|one| one.get("restartCount")?.as_i64()).sum(),
-                down: containers(json)
-                    .any(|one| one.pointer("/state/terminated").is_some_and(Value::is_object)),
-            }),
+            Kind::Pod => Self::Pod(pod(json)?),
             Kind::Service => Self::Service(ServiceView {
                 uid: uid(json)?,
                 selector: strings(json.pointer("/spec/selector")),
@@ -203,10 +189,29 @@ fn uid(json: &Value) -> Result<String> {
     Ok(uid.context("an object without metadata.uid")?.to_owned())
 }
 
-fn condition<'a>(json: &'a Value, name: &str) -> Option<&'a str> {
+fn pod(json: &Value) -> Result<PodView> {
+    let text = |pointer| json.pointer(pointer).and_then(Value::as_str);
+    let disrupted = condition(json, "DisruptionTarget", "status") == Some("True");
+    Ok(PodView {
+        uid: uid(json)?,
+        labels: strings(json.pointer("/metadata/labels")),
+        stamp: annotation(json, STAMP_ANNOTATION),
+        fencing: annotation(json, FENCING_ANNOTATION),
+        node: text("/spec/nodeName").map(str::to_owned),
+        address: text("/status/podIP").map(str::to_owned),
+        deleting: text("/metadata/deletionTimestamp").is_some(),
+        ended: matches!(text("/status/phase"), Some("Failed" | "Succeeded")) || disrupted,
+        tainted: disrupted && condition(json, "DisruptionTarget", "reason") == Some("DeletionByTaintManager"),
+        unready: condition(json, "Ready", "status").is_some_and(|status| status != "True"),
+        restarts: containers(json).filter_map(|one| one.get("restartCount")?.as_i64()).sum(),
+        down: containers(json).any(|one| one.pointer("/state/terminated").is_some_and(Value::is_object)),
+    })
+}
+
+fn condition<'a>(json: &'a Value, name: &str, field: &str) -> Option<&'a str> {
     let all = json.pointer("/status/conditions")?.as_array()?;
     let found = all.iter().find(|one| one.get("type").and_then(Value::as_str) == Some(name))?;
-    found.get("status")?.as_str()
+    found.get(field)?.as_str()
 }
 
 fn containers(json: &Value) -> impl Iterator<Item = &Value> {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 
 mod rest;
+mod roles;
 
 const KEY: &str = "cluster/ns/web";
 
@@ -915,70 +916,6 @@ fn what_was_there_before_the_recording_is_no_transition() {
     let checked = check(&tape.history);
     assert_eq!((checked.revisions, checked.promotions.len()), (0, 0));
     assert_eq!(checked.violations, []);
-}
-
-#[test]
-fn role_changes_are_told_apart_from_other_edits() {
-    let mut tape = failed_over();
-    let quiet = tape.history.complete_to;
-    tape.pod("b", Some("active"), Some("g/2"));
-    let routing = leadergroup::api::RoutingSpec::default();
-    assert_eq!(role_changes(&tape.history, &routing, quiet), []);
-    tape.pod("b", Some("standby"), Some("g/2"));
-    tape.push(Kind::Pod, "a", None);
-    let changes = role_changes(&tape.history, &routing, quiet);
-    let told: Vec<_> = changes.iter().map(|c| (c.pod.as_str(), c.from.as_deref(), c.to.as_deref())).collect();
-    assert_eq!(told, [("b", Some("active"), Some("standby")), ("a", Some("standby"), None)]);
-}
-
-#[test]
-fn the_end_of_a_pod_that_was_being_deleted_before_is_no_change_of_its_role() {
-    let mut tape = failed_over();
-    let deleting = json!({ "metadata": {
-        "name": "a", "uid": "a", "deletionTimestamp": "2026-01-01T00:00:00Z",
-        "labels": { "app": "web", "leadergroup.dev/role": "standby" },
-    } });
-    let before = tape.history.complete_to;
-    let deleted = tape.push(Kind::Pod, "a", Some(&deleting));
-    tape.push(Kind::Pod, "a", None);
-    let routing = leadergroup::api::RoutingSpec::default();
-    assert_eq!(role_changes(&tape.history, &routing, deleted), []);
-    assert_eq!(role_changes(&tape.history, &routing, before).len(), 1, "it was deleted afterwards");
-}
-
-#[test]
-fn a_standby_that_kubernetes_replaces_with_its_node_changes_no_role() {
-    let state = |name: &str, ready: &str, deleting: bool| {
-        let deletion = deleting.then_some("2026-01-01T00:00:00Z");
-        json!({
-            "metadata": {
-                "name": name, "uid": name, "deletionTimestamp": deletion,
-                "labels": { "app": "web", "leadergroup.dev/role": "standby" },
-            },
-            "status": { "conditions": [{ "type": "Ready", "status": ready }] },
-        })
-    };
-    let routing = leadergroup::api::RoutingSpec::default();
-    let replaced = |was_ready: &str| {
-        let mut tape = failed_over();
-        let before = tape.push(Kind::Pod, "a", Some(&state("a", "True", false)));
-        tape.push(Kind::Pod, "a", Some(&state("a", was_ready, false)));
-        tape.push(Kind::Pod, "a", Some(&state("a", "False", true)));
-        tape.push(Kind::Pod, "new", Some(&state("new", "True", false)));
-        tape.push(Kind::Pod, "a", None);
-        (tape, before)
-    };
-    let (mut tape, before) = replaced("False");
-    assert_eq!(role_changes(&tape.history, &routing, before).len(), 2);
-    assert_eq!(role_changes_but_of_lost_nodes(&tape.history, &routing, before), []);
-    tape.push(Kind::Pod, "another", Some(&state("another", "True", false)));
-    let more = role_changes_but_of_lost_nodes(&tape.history, &routing, before);
-    assert_eq!(more.len(), 1, "no lost pod is left that it could replace");
-    tape.pod("b", Some("standby"), Some("g/2"));
-    assert_eq!(role_changes_but_of_lost_nodes(&tape.history, &routing, before).len(), 2);
-    let (tape, before) = replaced("True");
-    let deleted = role_changes_but_of_lost_nodes(&tape.history, &routing, before);
-    assert_eq!(deleted.len(), 2, "it was deleted while it was ready");
 }
 
 #[test]

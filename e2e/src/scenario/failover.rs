@@ -10,7 +10,7 @@ use super::{Active, Measured, STARTED, Scenario, TAKEOVER, eventually, ms};
 use crate::{
     client::Client,
     history::{
-        Deadline, Fault, Promotion, RoleChange, check, role_changes, role_changes_but_of_lost_nodes,
+        Deadline, Fault, Promotion, RoleChange, check, role_changes, role_changes_except_of_lost_nodes,
         unready_before_change,
     },
     moment::Moment,
@@ -167,13 +167,13 @@ impl Scenario {
 
     /// Fails if any pod's role changed after a revision.
     pub async fn no_role_changed(&self, after: i64) -> Result<()> {
-        unless_none(&role_changes(&self.objects().await?, &self.routing(), after))
+        ensure_none(&role_changes(&self.objects().await?, &self.routing(), after))
     }
 
-    /// Like [`no_role_changed`](Self::no_role_changed), but Kubernetes may have taken the node of a standby for lost
-    /// and replaced the pod.
-    pub async fn no_role_changed_but_of_lost_nodes(&self, after: i64) -> Result<()> {
-        unless_none(&role_changes_but_of_lost_nodes(&self.objects().await?, &self.routing(), after))
+    /// Like [`no_role_changed`](Self::no_role_changed), but Kubernetes may have replaced standbys because their node
+    /// was lost.
+    pub async fn no_role_changed_except_of_lost_nodes(&self, after: i64) -> Result<()> {
+        ensure_none(&role_changes_except_of_lost_nodes(&self.objects().await?, &self.routing(), after))
     }
 
     /// For how long the API server had said that a pod is not ready when it lost its role after a revision.
@@ -215,7 +215,7 @@ impl Scenario {
     }
 }
 
-fn unless_none(changes: &[RoleChange]) -> Result<()> {
-    ensure!(changes.is_empty(), "roles changed although nothing was wrong with a pod: {changes:?}");
+fn ensure_none(changes: &[RoleChange]) -> Result<()> {
+    ensure!(changes.is_empty(), "roles changed that should not: {changes:?}");
     Ok(())
 }

@@ -46,7 +46,7 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
         let after = s.settled(STARTED).await?;
         let calls = s.hang_up(client).await?;
         if after == active {
-            s.no_role_changed_but_of_lost_nodes(revision).await.context("the API server was restarted")?;
+            s.no_role_changed_except_of_lost_nodes(revision).await.context("the API server was restarted")?;
             ensure!(calls.pods() == [active.pod.as_str()], "answered by {:?}", calls.pods());
         } else {
             let unready = s.unready_before_change(&active.pod, revision).await?;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use leadergroup_lock::monotonic;
+use tokio::time::sleep;
 
 use crate::audit::GRAIN;
 use crate::process::Answer;
@@ -126,18 +127,26 @@ pub(super) async fn a_newer_schema(stage: &mut Stage) -> Outcome {
     let (ttl, slack) = (stage.ttl(), stage.slack());
     let mut client = stage.client().await?;
     client.take("k").await?;
-    // In the table itself, so that a client which happens to lose its session now can register no other one.
+    // In the table itself: a client that happens to lose its session now may read it there before it registers another
+    // one. If it does not, the first heartbeat of that one tells it.
     stage.sql("update leadergroup.schema_version set works_with = 1000000").await?;
     let end = monotonic() + ttl + slack;
     if held_until(&mut client, "k", end).await? {
         return late(33, "the schema is too new for it, and it still holds the key");
     }
-    // A client that lost the key for another reason may not have sent its next heartbeat yet.
-    while client.try_lock("l").await?.is_some() {
-        if monotonic() >= end {
-            return wrong(33, "the schema is too new for it, and it takes another key");
+    // A client that lost the key for another reason may not have sent its next heartbeat yet: it may take another key,
+    // or be between two sessions. So it has to refuse until that heartbeat must have been sent (R6).
+    let mut since = monotonic();
+    while monotonic() < since + ttl / 3 {
+        let asked = monotonic();
+        if client.try_lock("l").await?.is_some() {
+            if asked >= end {
+                return wrong(33, "the schema is too new for it, and it takes another key");
+            }
+            client.release("l").await?;
+            since = monotonic();
         }
-        client.release("l").await?;
+        sleep(Duration::from_millis(20)).await;
     }
     Ok(())
 }
