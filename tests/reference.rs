@@ -55,6 +55,19 @@ fn each_condition_and_each_reason_is_explained() {
     }
 }
 
+#[test]
+fn each_field_of_the_spec_is_explained() {
+    let explained = fs::read_to_string(root().join("docs/api.md")).expect("docs/api.md is there");
+    let words: BTreeSet<&str> = explained.split(|c: char| !c.is_alphanumeric()).collect();
+    let mut rows = Vec::new();
+    below("spec", &schema("spec"), &mut rows);
+    assert!(rows.len() > 20, "the schema is not understood: {rows:?}");
+    for path in rows.iter().map(|row| row[0].trim_matches('`')) {
+        let name = path.rsplit('.').next().unwrap_or_default();
+        assert!(words.contains(name), "docs/api.md does not mention {path}");
+    }
+}
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
 }
@@ -76,13 +89,18 @@ fn code(text: &str) -> String {
     format!("`{}`", text.replace('|', "\\|"))
 }
 
+/// The schema of `spec` or `status`.
+fn schema(top: &str) -> Value {
+    let definition = serde_json::to_value(LeaderGroup::crd()).expect("it serialises");
+    definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][top].clone()
+}
+
 /// The fields below `spec` or `status`, with the types, defaults and limits of the schema.
 fn fields(top: &str, heading: &str) -> String {
-    let definition = serde_json::to_value(LeaderGroup::crd()).expect("it serialises");
-    let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][top];
+    let schema = schema(top);
     let description = prose(schema["description"].as_str().unwrap_or_default());
-    let mut rows = vec![vec![code(top), kind(schema), String::new(), limits(schema), description]];
-    below(top, schema, &mut rows);
+    let mut rows = vec![vec![code(top), kind(&schema), String::new(), limits(&schema), description]];
+    below(top, &schema, &mut rows);
     table(heading, "", &["field", "type", "default", "limits", "description"], rows)
 }
 

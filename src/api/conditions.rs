@@ -177,6 +177,9 @@ impl fmt::Display for ConditionType {
 }
 
 impl Reason {
+    /// The reasons with which a group is accepted although a user should mend something.
+    pub const COMPLAINTS: [Self; 3] = [Self::RoleLabelInTemplate, Self::DeletionRefused, Self::HookFailed];
+
     /// Whether a change for this reason is planned: the former holder works.
     pub fn is_planned(self) -> bool {
         self.cause() == Some(Cause::Planned)

@@ -38,8 +38,8 @@ pub use reading::{Sighting, Unreadable};
 pub use selector::{LabelSelectorOperator, LabelSelectorRequirement, PodSelector};
 pub use spec::{
     DeletionPolicy, ElectionSpec, Endpoints, Failback, GrpcProbe, HealthSpec, HoldConnection, HttpGetProbe,
-    LeaderGroup, LeaderGroupSpec, LockSpec, OnDemote, PlannedLoss, Priority, ProbePort, ProbeScheme,
-    ProbeSpec, RoutingSpec, TcpSocketProbe,
+    LeaderGroup, LeaderGroupSpec, LockSpec, OnDemote, OneProbe, PlannedLoss, Priority, ProbePort,
+    ProbeScheme, ProbeSpec, RoutingSpec, TcpSocketProbe,
 };
 pub use status::{
     ActivePod, Declaration, HistoryEntry, LeaderGroupStatus, PodAt, PodRef, SwitchoverResult,

@@ -199,6 +199,30 @@ pub struct ProbeSpec {
     pub grpc: Option<GrpcProbe>,
 }
 
+impl ProbeSpec {
+    /// The field that is set; none if it is not exactly one.
+    pub fn one(&self) -> Option<OneProbe<'_>> {
+        let Self { http_get, tcp_socket, grpc } = self;
+        match (http_get, tcp_socket, grpc) {
+            (Some(http), None, None) => Some(OneProbe::HttpGet(http)),
+            (None, Some(tcp), None) => Some(OneProbe::TcpSocket(tcp)),
+            (None, None, Some(grpc)) => Some(OneProbe::Grpc(grpc)),
+            _ => None,
+        }
+    }
+}
+
+/// The one field of a [`ProbeSpec`] that is set.
+#[derive(Clone, Copy, Debug)]
+pub enum OneProbe<'a> {
+    /// `httpGet`.
+    HttpGet(&'a HttpGetProbe),
+    /// `tcpSocket`.
+    TcpSocket(&'a TcpSocketProbe),
+    /// `grpc`.
+    Grpc(&'a GrpcProbe),
+}
+
 /// An HTTP GET request.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema, PartialEq)]
 #[serde(rename_all = "camelCase")]

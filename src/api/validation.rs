@@ -13,8 +13,8 @@ use super::{
     labels::{ACTIVE_VALUE, NO_ROLE, STANDBY_VALUE},
     selector::PodSelector,
     spec::{
-        ElectionSpec, Failback, HealthSpec, LeaderGroupSpec, LockSpec, Priority, ProbePort, ProbeSpec,
-        RoutingSpec,
+        ElectionSpec, Failback, HealthSpec, LeaderGroupSpec, LockSpec, OneProbe, Priority, ProbePort,
+        ProbeSpec, RoutingSpec,
     },
     syntax::{CONTROLLERS_LABELS, is_dns_label, is_label_key, is_label_name},
 };
@@ -306,11 +306,10 @@ impl LockSpec {
 
 impl ProbeSpec {
     fn validate(&self) -> Result<(), InvalidSpec> {
-        let (port, path) = match (&self.http_get, &self.tcp_socket, &self.grpc) {
-            (Some(http), None, None) => (&http.port, http.path.as_deref()),
-            (None, Some(tcp), None) => (&tcp.port, None),
-            (None, None, Some(grpc)) => (&grpc.port, None),
-            _ => return Err(InvalidSpec::ProbeKind),
+        let (port, path) = match self.one().ok_or(InvalidSpec::ProbeKind)? {
+            OneProbe::HttpGet(http) => (&http.port, http.path.as_deref()),
+            OneProbe::TcpSocket(tcp) => (&tcp.port, None),
+            OneProbe::Grpc(grpc) => (&grpc.port, None),
         };
         if !is_port(port) {
             return Err(InvalidSpec::ProbePort);

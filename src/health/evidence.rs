@@ -197,19 +197,10 @@ impl PodEvidence {
         };
         self.was_ready |= facts.readiness == Readiness::Ready;
         self.count_restarts(facts.restarts.as_ref(), now);
-        let ended = if facts.deleting {
-            Some(Reason::PodDeleted)
-        } else if facts.finished() {
-            Some(Reason::PodFinished)
-        } else if facts.disruption_target {
-            Some(Reason::DisruptionTarget)
-        } else {
-            None
-        };
         self.word = Some(KubeletWord {
             readiness: facts.readiness,
             since,
-            ended,
+            ended: facts.ended(),
             container_down: facts.container_problem.is_some(),
             probed: matches!(facts.probe, Ok(Some(_))),
             supervised: matches!(&facts.probe, Ok(Some(probe)) if probe.kind == ProbeKind::Agent),

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus};
 
 use super::probe::{self, ProbeRefusal, ResolvedProbe};
-use crate::api::{Boot, LeaderGroupSpec, STAMP_ANNOTATION, Stamp, terminated_boot};
+use crate::api::{Boot, LeaderGroupSpec, Reason, STAMP_ANNOTATION, Stamp, terminated_boot};
 
 /// The facts from one version of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,6 +143,32 @@ impl PodFacts {
     /// Whether it has ended for good.
     pub fn finished(&self) -> bool {
         matches!(self.phase, PodPhase::Succeeded | PodPhase::Failed)
+    }
+
+    /// Why the pod has ended for good or is about to, if that is so.
+    pub fn ended(&self) -> Option<Reason> {
+        if self.deleting {
+            Some(Reason::PodDeleted)
+        } else if self.finished() {
+            Some(Reason::PodFinished)
+        } else if self.disruption_target {
+            Some(Reason::DisruptionTarget)
+        } else {
+            None
+        }
+    }
+
+    /// Why the pod cannot stay active, if that is so. Of several reasons the first one is told, in the order in which
+    /// the verdict considers them.
+    pub fn against(&self) -> Option<Reason> {
+        if let Some(ended) = self.ended() {
+            Some(ended)
+        } else if self.container_problem.is_some() {
+            Some(Reason::ContainerTerminated)
+        } else {
+            matches!(self.readiness, Readiness::NotReady | Readiness::NodeUnheard)
+                .then_some(Reason::PodNotReady)
+        }
     }
 
     /// Why the probe that was asked for is not run.

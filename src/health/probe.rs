@@ -11,7 +11,7 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
-use crate::api::{LeaderGroupSpec, ProbePort, ProbeScheme};
+use crate::api::{LeaderGroupSpec, OneProbe, ProbePort, ProbeScheme};
 
 /// What the operator calls itself to pods.
 pub(crate) const USER_AGENT: &str = concat!("leadergroup/", env!("CARGO_PKG_VERSION"));
@@ -172,15 +172,14 @@ pub(super) fn resolve(pod: &Pod, spec: &LeaderGroupSpec) -> Result<Option<Resolv
     }
     if let Some(probe) = &spec.health.probe {
         let timeout = limit(Duration::from_secs(DEFAULT_TIMEOUT_SECS));
-        let (kind, port_of) = match (&probe.http_get, &probe.tcp_socket, &probe.grpc) {
-            (Some(get), None, None) => {
+        let (kind, port_of) = match probe.one().ok_or(ProbeRefusal::NoKind)? {
+            OneProbe::HttpGet(get) => {
                 (http_kind(get.scheme, get.path.as_deref(), std::iter::empty())?, &get.port)
             }
-            (None, Some(tcp), None) => (ProbeKind::TcpSocket, &tcp.port),
-            (None, None, Some(grpc)) => {
+            OneProbe::TcpSocket(tcp) => (ProbeKind::TcpSocket, &tcp.port),
+            OneProbe::Grpc(grpc) => {
                 (ProbeKind::Grpc { service: grpc.service.clone().unwrap_or_default() }, &grpc.port)
             }
-            _ => return Err(ProbeRefusal::NoKind),
         };
         return Ok(Some(ResolvedProbe { kind, port: port(port_of, container, pod)?, timeout }));
     }

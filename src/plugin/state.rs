@@ -146,9 +146,8 @@ pub(super) fn failed(group: &LeaderGroup, kind: ConditionType) -> Option<&Condit
 
 /// What the spec or the cluster lacks although the group works: the message of a condition that is True for a reason.
 pub(super) fn complaint(group: &LeaderGroup) -> Option<&Condition> {
-    let told = [Reason::RoleLabelInTemplate, Reason::DeletionRefused, Reason::HookFailed];
     condition(group, ConditionType::Accepted)
-        .filter(|accepted| told.iter().any(|reason| reason.to_string() == accepted.reason))
+        .filter(|accepted| Reason::COMPLAINTS.iter().any(|reason| reason.to_string() == accepted.reason))
 }
 
 /// The request for a switchover that has no result yet.

@@ -4,7 +4,7 @@ use std::{net::IpAddr, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use leadergroup::{
-    api::{LeaderGroupSpec, ProbeScheme, Stamp},
+    api::{LeaderGroupSpec, ProbeScheme, Reason, Stamp},
     health::{
         ContainerProblem, PodFacts, PodPhase, ProbeKind, ProbeRefusal, Readiness, ResolvedProbe, Restarts,
     },
@@ -271,6 +271,34 @@ fn the_end_of_a_pod_is_seen_in_each_of_its_forms() {
         let mut pod = pod();
         pod["status"]["conditions"] = json!([{ "type": "DisruptionTarget", "status": status }]);
         assert_eq!(read(pod, json!({})).disruption_target, expected);
+    }
+}
+
+#[test]
+fn of_several_facts_against_a_pod_its_end_is_told_first_and_its_readiness_last() {
+    type Fact = fn(&mut PodFacts);
+    let facts: [(Fact, Reason); 5] = [
+        (|facts| facts.readiness = Readiness::NotReady, Reason::PodNotReady),
+        (
+            |facts| {
+                let container =
+                    ContainerProblem { container: "web".into(), reason: "Error".into(), exit_code: None };
+                facts.container_problem = Some(container);
+            },
+            Reason::ContainerTerminated,
+        ),
+        (|facts| facts.disruption_target = true, Reason::DisruptionTarget),
+        (|facts| facts.phase = PodPhase::Failed, Reason::PodFinished),
+        (|facts| facts.deleting = true, Reason::PodDeleted),
+    ];
+    let mut pod = read(pod(), json!({}));
+    assert_eq!((pod.ended(), pod.against()), (None, None));
+    let unheard = PodFacts { readiness: Readiness::NodeUnheard, ..pod.clone() };
+    assert_eq!((unheard.ended(), unheard.against()), (None, Some(Reason::PodNotReady)));
+    for (add, reason) in facts {
+        add(&mut pod);
+        assert_eq!(pod.against(), Some(reason));
+        assert_eq!(pod.ended(), Some(reason).filter(|reason| reason.is_end()));
     }
 }
 

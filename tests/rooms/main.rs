@@ -14,6 +14,7 @@
 
 mod graph;
 mod source;
+mod statements;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -193,7 +193,8 @@ impl Replica {
                     entry.object.failback.is_some()
                         && former.is_some_and(|former| priority(former) < priority(&grant.holder))
                 }
-                _ => requested.is_some_and(|id| declared.switchover.as_ref() != Some(id)),
+                Reason::Switchover => requested.is_some_and(|id| declared.switchover.as_ref() != Some(id)),
+                _ => false,
             };
             if !due {
                 self.violation = Some(format!("I5: {} follows for no {}", grant.holder.uid, grant.reason));

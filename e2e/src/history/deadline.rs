@@ -22,6 +22,9 @@ const BUSY: Duration = ACTS;
 /// The test's own request to the API server, which is evidence when it takes effect.
 const ASKED: Duration = Duration::from_secs(1);
 
+/// The reasons of planned changes: nothing is wrong with the pod, and the test has asked for it.
+pub(super) const PLANNED: [&str; 4] = ["Switchover", "NodeCordoned", "Rollout", "Failback"];
+
 /// How soon an active pod must be replaced after a fault of the test. While the fault begins, the API server, the
 /// database and a replica work, and a standby is eligible.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -40,7 +43,8 @@ impl Deadline {
     /// The usual one of a change for this reason. `refused` is how long refusals must last until they are evidence.
     pub fn usual(uid: &str, from: Moment, reason: &str, silence: Duration, refused: Duration) -> Self {
         let noticed = match reason {
-            "PodDeleted" | "Switchover" | "NodeCordoned" | "Rollout" | "Failback" => ASKED,
+            "PodDeleted" => ASKED,
+            planned if PLANNED.contains(&planned) => ASKED,
             "ProbeRefused" => refused,
             // The kubelet reports when it notices, but by then the pod is silent at the latest.
             _ => silence,
@@ -104,4 +108,17 @@ fn missed(deadline: &Deadline, promotions: &[Promotion]) -> Option<Violation> {
     let took = next.evidence_ms.map(Duration::from_millis).filter(|took| took > from_evidence)?;
     let text = format!("{} followed {took:?} after the evidence, not within {from_evidence:?}", next.pod);
     violation(next.revision, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use leadergroup::api::Reason;
+
+    use super::*;
+
+    #[test]
+    fn planned_changes_are_those_of_the_operator() {
+        let planned = Reason::ALL.iter().filter(|reason| reason.is_planned());
+        assert_eq!(planned.map(ToString::to_string).collect::<Vec<_>>(), PLANNED);
+    }
 }

@@ -8,13 +8,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use leadergroup::api::{PodRef, Stamp};
 
-use super::deadline::ACTS;
+use super::deadline::{ACTS, PLANNED};
 use super::outcome::{Checked, Invariant, Violation};
 use super::{Change, Fault, GroupView, History, Kind, Object, PodView};
 use crate::moment::Moment;
 
-/// The reasons of planned changes: nothing is wrong with the pod, and the test has asked for it.
-const PLANNED: [&str; 4] = ["Switchover", "NodeCordoned", "Rollout", "Failback"];
 /// The reasons that only probes find.
 const PROBED: [&str; 3] = ["Silent", "ProbeRefused", "ProgramEnded"];
 

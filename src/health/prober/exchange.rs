@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, Version, header};
+use http::{HeaderName, HeaderValue, Request, Response, Version, header};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
@@ -58,16 +58,17 @@ pub(super) async fn ask(
     checked: &Checked,
 ) -> Answer {
     let stream = Received::limited(stream);
-    let scheme = match &probe.kind {
+    let address = SocketAddr::new(ip, probe.port);
+    let (scheme, path, headers) = match &probe.kind {
         ProbeKind::TcpSocket => return ProbeOutcome::Success.into(),
         ProbeKind::Grpc { service } => {
-            let checked = grpc::check(stream, SocketAddr::new(ip, probe.port), service).await;
+            let checked = grpc::check(stream, address, service).await;
             return checked.unwrap_or_else(|error| of_hyper(&error)).into();
         }
-        ProbeKind::HttpGet { scheme, .. } => *scheme,
-        ProbeKind::Agent => ProbeScheme::Http,
+        ProbeKind::HttpGet { scheme, path, headers } => (*scheme, path.as_str(), headers.as_slice()),
+        ProbeKind::Agent => (ProbeScheme::Http, agent::PATH, &[][..]),
     };
-    let Ok(request) = request(ip, probe, keep) else {
+    let Ok(request) = request(address, path, headers, keep) else {
         return ProbeOutcome::Void(VoidCause::System(None)).into();
     };
     let most = if probe.kind == ProbeKind::Agent { MAX_BODY } else { 0 };
@@ -124,18 +125,19 @@ fn cause(error: &io::Error) -> VoidCause {
     }
 }
 
-fn request(ip: IpAddr, probe: &ResolvedProbe, keep: bool) -> http::Result<Request<Empty<Bytes>>> {
-    let (path, headers) = match &probe.kind {
-        ProbeKind::HttpGet { path, headers, .. } => (path.as_str(), headers.as_slice()),
-        _ => (agent::PATH, &[][..]),
-    };
+fn request(
+    address: SocketAddr,
+    path: &str,
+    headers: &[(HeaderName, HeaderValue)],
+    keep: bool,
+) -> http::Result<Request<Empty<Bytes>>> {
     let mut request = Request::get(path).body(Empty::new())?;
     let all = request.headers_mut();
     for (name, value) in headers {
         all.append(name, value.clone());
     }
     if !all.contains_key(header::HOST) {
-        all.insert(header::HOST, SocketAddr::new(ip, probe.port).to_string().try_into()?);
+        all.insert(header::HOST, address.to_string().try_into()?);
     }
     let text = HeaderValue::from_static;
     all.entry(header::USER_AGENT).or_insert_with(|| text(USER_AGENT));

@@ -243,7 +243,11 @@ impl Task {
 
 /// Whether a connection besides those of the probes may be held. A gRPC server expects clients that stay connected.
 fn opens_one_of_its_own(target: &Target) -> bool {
-    target.hold == HoldConnection::Always || matches!(target.probe.kind, ProbeKind::Grpc { .. })
+    let is_expected = match target.probe.kind {
+        ProbeKind::Grpc { .. } => true,
+        ProbeKind::HttpGet { .. } | ProbeKind::TcpSocket | ProbeKind::Agent => false,
+    };
+    target.hold == HoldConnection::Always || is_expected
 }
 
 /// The time until this pod's turn. Each pod has its own place in the interval, so that not all are probed at once.

@@ -24,7 +24,7 @@ use crate::{
             api_server::{ApiServer, NoCluster},
             watch,
         },
-        executor::effect::{against, row_of},
+        executor::effect::row_of,
         index::{Event, Index, IndexedGroup, Request},
         lock::keys::KeyRule,
         object::{GroupName, record::Record, trim},
@@ -359,7 +359,7 @@ impl Observer {
 fn plan(world: &World, row: Row, declared: Declaration, pods: &[ExplainedPod], now: Duration) -> Plan {
     let found: HashMap<&str, &PodFacts> =
         pods.iter().map(|pod| (pod.facts.uid.as_str(), &pod.facts)).collect();
-    let verdict = |uid: &str| found.get(uid).map_or(Some(Reason::PodDeleted), |facts| against(facts));
+    let verdict = |uid: &str| found.get(uid).map_or(Some(Reason::PodDeleted), |facts| facts.against());
     Plan::new(world, row, declared, |pod| verdict(&pod.uid), now)
 }
 

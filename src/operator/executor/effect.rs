@@ -15,7 +15,7 @@ use super::{Context, steps};
 use crate::{
     api::{DeletionPolicy, Endpoints, PodAt, PodRef, Reason, Role, RoleChange, Sighting},
     election::{Effect, GrantRequest, Outcome, Rejection, Row, Ticket},
-    health::{PodFacts, Readiness},
+    health::PodFacts,
     hooks,
     operator::{message::Done, object::record::Record, trouble::Trouble},
     routing::{Declared, Promoted, RoutingError, Stamped, Stripped, Trial},
@@ -279,7 +279,7 @@ impl Call<'_> {
         if !spec.selector.matches(found.labels()) {
             return Ok(Some(Reason::PodDeleted));
         }
-        let against = against(&PodFacts::from_pod(&found, spec));
+        let against = PodFacts::from_pod(&found, spec).against();
         learned.pods.push(found);
         Ok(against)
     }
@@ -406,21 +406,6 @@ fn changed(answer: Changed) -> Result<(), Failure> {
     match answer {
         Changed::Done => Ok(()),
         Changed::Refused(refusal) => Err(refusal.into()),
-    }
-}
-
-/// Why a pod with these facts cannot stay active, if that is so.
-pub(in crate::operator) fn against(facts: &PodFacts) -> Option<Reason> {
-    if facts.deleting {
-        Some(Reason::PodDeleted)
-    } else if facts.finished() {
-        Some(Reason::PodFinished)
-    } else if facts.disruption_target {
-        Some(Reason::DisruptionTarget)
-    } else if facts.container_problem.is_some() {
-        Some(Reason::ContainerTerminated)
-    } else {
-        matches!(facts.readiness, Readiness::NotReady | Readiness::NodeUnheard).then_some(Reason::PodNotReady)
     }
 }
 

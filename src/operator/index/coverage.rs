@@ -60,7 +60,7 @@ fn one(pod: &PodFacts, hindrance: Option<VoidCause>) -> ProbeCoverage {
     }
     match pod.probe.as_ref().ok().and_then(Option::as_ref).map(|probe| &probe.kind) {
         Some(ProbeKind::TcpSocket) => ProbeCoverage::TcpOnly,
-        Some(_) => ProbeCoverage::Full,
+        Some(ProbeKind::HttpGet { .. } | ProbeKind::Grpc { .. } | ProbeKind::Agent) => ProbeCoverage::Full,
         None => ProbeCoverage::NoProbe,
     }
 }

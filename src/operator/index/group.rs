@@ -156,12 +156,12 @@ impl IndexedGroup {
         (changed || owner.is_some(), owner)
     }
 
-    /// Other groups select a pod of this one, too, or no longer do. Returns whether that is new.
     /// Whether another group selects this pod, too.
     pub(super) fn is_contested(&self, uid: &str) -> bool {
         self.contests.contains_key(uid)
     }
 
+    /// Other groups select a pod of this one, too, or no longer do. Returns whether that is new.
     pub(super) fn pod_contested(&mut self, uid: &Arc<str>, contest: Option<Contest>) -> bool {
         if self.contests.get(uid) == contest.as_ref() {
             return false;

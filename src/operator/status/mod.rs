@@ -109,14 +109,9 @@ pub(super) fn warnings<'a>(
     old: Option<&'a LeaderGroupStatus>,
     wanted: &'a LeaderGroupStatus,
 ) -> impl Iterator<Item = &'a Condition> {
-    let kinds = [
-        (ConditionType::Probed, Reason::ProbeUnusable),
-        (ConditionType::Probed, Reason::TcpOnly),
-        (ConditionType::Accepted, Reason::RoleLabelInTemplate),
-        (ConditionType::Accepted, Reason::DeletionRefused),
-        (ConditionType::Accepted, Reason::HookFailed),
-    ];
-    kinds.into_iter().filter_map(move |(kind, reason)| {
+    let of_probes = [Reason::ProbeUnusable, Reason::TcpOnly].map(|reason| (ConditionType::Probed, reason));
+    let complaints = Reason::COMPLAINTS.map(|reason| (ConditionType::Accepted, reason));
+    of_probes.into_iter().chain(complaints).filter_map(move |(kind, reason)| {
         let reason = reason.to_string();
         let find = |status| condition(status, kind).filter(|found| found.reason == reason);
         find(wanted).filter(|_| old.and_then(find).is_none())

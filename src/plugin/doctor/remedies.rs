@@ -79,3 +79,15 @@ pub(super) fn remedy_of_complaint(reason: &str) -> &'static str {
         Remedy::ELSEWHERE
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_complaint_has_a_remedy_of_its_own() {
+        for reason in Reason::COMPLAINTS {
+            assert_ne!(remedy_of_complaint(&reason.to_string()), Remedy::ELSEWHERE, "{reason}");
+        }
+    }
+}

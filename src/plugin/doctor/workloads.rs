@@ -11,7 +11,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt as _;
 
-use crate::api::{LeaderGroup, ProbeSpec};
+use crate::api::{LeaderGroup, OneProbe, ProbeSpec};
 
 /// What is looked at of a `Deployment`, a `StatefulSet` or a `DaemonSet`.
 #[derive(Clone, Debug)]
@@ -133,9 +133,11 @@ fn has_container(containers: &[Container], name: &str) -> bool {
 }
 
 fn port_of_group(probe: &ProbeSpec) -> Option<&IntOrString> {
-    let http = probe.http_get.as_ref().map(|http| &http.port);
-    let tcp = probe.tcp_socket.as_ref().map(|tcp| &tcp.port);
-    http.or(tcp).or_else(|| probe.grpc.as_ref().map(|grpc| &grpc.port))
+    Some(match probe.one()? {
+        OneProbe::HttpGet(http) => &http.port,
+        OneProbe::TcpSocket(tcp) => &tcp.port,
+        OneProbe::Grpc(grpc) => &grpc.port,
+    })
 }
 
 fn port_of_container(container: &Container) -> Option<&IntOrString> {

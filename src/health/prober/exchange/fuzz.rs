@@ -32,7 +32,7 @@ fn probe(kind: ProbeKind, answer: &[u8], more: &[u8]) -> (ProbeOutcome, bool, us
     let end_of_request: &[u8] = match &kind {
         ProbeKind::Agent | ProbeKind::HttpGet { scheme: ProbeScheme::Http, .. } => b"\r\n\r\n",
         ProbeKind::Grpc { .. } => b"\x0a\x02db",
-        _ => b"",
+        ProbeKind::TcpSocket | ProbeKind::HttpGet { scheme: ProbeScheme::Https, .. } => b"",
     };
     let runtime = runtime::Builder::new_current_thread().build().expect("no system resource is needed");
     runtime.block_on(async {

@@ -41,7 +41,7 @@ fn a_group_without_the_finalizer_is_read_at_its_adoption_because_that_adds_it() 
 #[test]
 fn an_adoption_keeps_the_holder_and_its_term() {
     let mut stage = listed(1);
-    stage.settle();
+    stage.adopt_all();
     let (held, declared) = (election(&stage, 0).holder().cloned(), election(&stage, 0).declared().clone());
     let term = row(0, stage.own);
     assert_eq!(held.as_ref().map(|pod| &pod.uid), term.holder.as_ref().map(|holder| &holder.uid));
@@ -62,7 +62,7 @@ fn an_adoption_keeps_the_holder_and_its_term() {
 fn a_replica_that_stops_begins_no_change_of_holder() {
     for stops in [false, true] {
         let mut stage = listed(1);
-        stage.settle();
+        stage.adopt_all();
         stage.controller.draining = stops;
         let deleted: Pod = stage.pod(0, 0, true);
         stage.see(Event::Pod(None, watcher::Event::Apply(deleted)));
@@ -75,7 +75,7 @@ fn a_replica_that_stops_begins_no_change_of_holder() {
 #[test]
 fn the_answer_to_a_second_claim_does_not_begin_the_election_anew() {
     let mut stage = listed(1);
-    stage.settle();
+    stage.adopt_all();
     let since = |stage: &Stage| stage.view(&name(0)).group.ownership.ours_since();
     let before = since(&stage);
     stage.now += s(1);

@@ -90,7 +90,7 @@ fn a_group_that_was_never_read_is_shown_as_stalled_until_it_is_gone() {
 #[test]
 fn a_group_that_can_no_longer_be_read_is_shown_as_stalled_until_it_can_be() {
     let mut stage = listed(1);
-    stage.settle();
+    stage.adopt_all();
     assert!(!series(&mut stage).contains(&stalled()[2]));
     stage.see(Event::Group(None, watcher::Event::Apply(undecodable(1 << 61))));
     stage.turn();

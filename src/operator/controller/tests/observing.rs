@@ -155,7 +155,7 @@ fn a_replica_that_starts_changes_no_report_that_is_still_true() {
     ] {
         let mut stage = Stage::before_lists(1, None, s(600));
         stage.list_groups(vec![object.clone()]);
-        stage.settle();
+        stage.adopt_all();
         assert!(says(&stage, "ServiceMisrouted", words), "{:?}", routed(&stage));
         list(&mut stage, services, slices);
         assert!(says(&stage, reason, ""), "{:?}", routed(&stage));
@@ -163,7 +163,7 @@ fn a_replica_that_starts_changes_no_report_that_is_still_true() {
     // Without the right to watch them, what was reported does not stay for ever.
     let mut stage = Stage::before_lists(1, None, s(600));
     stage.list_groups(vec![object]);
-    stage.settle();
+    stage.adopt_all();
     fail(&mut stage, 9);
     assert!(says(&stage, "ServiceMisrouted", words), "{:?}", routed(&stage));
     fail(&mut stage, 1);

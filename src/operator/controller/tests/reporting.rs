@@ -50,7 +50,7 @@ fn a_replica_that_never_reached_the_database_leaves_the_report_of_the_owner_as_i
 #[test]
 fn two_owners_do_not_overwrite_each_others_reports_in_a_loop() {
     let mut stage = listed(1);
-    stage.settle();
+    stage.adopt_all();
     let mut reports = Vec::new();
     for tenth in 0..600_u64 {
         stage.now += Duration::from_millis(100);
@@ -74,7 +74,7 @@ fn two_owners_do_not_overwrite_each_others_reports_in_a_loop() {
 #[test]
 fn what_became_of_a_switchover_is_reported_again_when_somebody_removes_it() {
     let mut stage = listed(1);
-    stage.settle();
+    stage.adopt_all();
     let answer = SwitchoverStatus {
         request: "one".to_owned(),
         result: SwitchoverResult::Refused,
@@ -101,7 +101,7 @@ fn what_became_of_a_switchover_is_reported_again_when_somebody_removes_it() {
 #[test]
 fn an_owner_that_has_nothing_new_to_report_keeps_its_short_burst() {
     let mut stage = listed(1);
-    stage.settle();
+    stage.adopt_all();
     for _ in 0..3 {
         stage.now += s(1);
         stage.probe_all();
@@ -117,7 +117,7 @@ fn an_owner_that_has_nothing_new_to_report_keeps_its_short_burst() {
 #[test]
 fn a_status_that_is_refused_again_and_again_is_written_after_growing_pauses() {
     let mut stage = listed(1);
-    stage.settle();
+    stage.adopt_all();
     let refuse = |stage: &mut Stage, seconds: u64| {
         let mut written = 0;
         for _ in 0..seconds {

@@ -56,7 +56,7 @@ impl Stage {
     pub(super) fn new(groups: usize, nodes: usize) -> Self {
         let mut stage = Self { nodes, ..Self::before_lists(groups, None, Duration::from_mins(10)) };
         stage.list();
-        stage.settle();
+        stage.adopt_all();
         stage
     }
 
@@ -179,7 +179,7 @@ impl Stage {
     }
 
     /// Gives this replica all groups, and writes their status.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn adopt_all(&mut self) {
         self.beat(&[], Yielded::None);
         self.turn();
         self.probe_all();

@@ -16,7 +16,7 @@ use crate::{
 fn changing(traces: Traces) -> Stage {
     let mut stage = Stage::traced(1, None, Duration::from_mins(10), traces);
     stage.list();
-    stage.settle();
+    stage.adopt_all();
     let row = row_of(row(0, stage.own));
     stage.within(|controller, now| {
         let world = controller.prepare(&name(0), now).expect("the group");

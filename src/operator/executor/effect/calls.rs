@@ -138,9 +138,8 @@ fn a_replica_stops_working_for_a_row_that_is_no_longer_its_own_or_that_it_does_n
     }
 }
 
-#[test]
-fn what_a_read_says_against_a_pod_is_what_the_watch_says() {
-    let spec = serde_json::from_value(group()["spec"].clone()).expect("a spec");
+#[tokio::test]
+async fn what_a_read_says_against_a_pod_is_what_the_watch_says() {
     for (path, value, reason) in [
         ("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"), Some(Reason::PodDeleted)),
         ("/status/phase", json!("Failed"), Some(Reason::PodFinished)),
@@ -150,8 +149,9 @@ fn what_a_read_says_against_a_pod_is_what_the_watch_says() {
         let mut pod = pod("p1", "web");
         let (parent, key) = path.rsplit_once('/').expect("a path");
         pod.pointer_mut(parent).expect("it has this")[key] = value;
-        let pod = serde_json::from_value(pod).expect("a pod");
-        assert_eq!(against(&PodFacts::from_pod(&pod, &spec)), reason, "{path}");
+        let done = carry(&FakeApi::with(vec![(POD, pod)]), Effect::Verify(web_0())).await;
+        let Outcome::Verified(against) = done.outcome else { panic!("{done:?}") };
+        assert_eq!(against, reason, "{path}");
     }
 }
 
