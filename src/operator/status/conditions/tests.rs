@@ -136,6 +136,7 @@ fn refused(hooks: HookPolicy) -> Stage {
                 refusals += 1;
                 Outcome::Refused(format!("{} is forbidden", pod.name))
             }
+            Effect::Verify(pod) => Outcome::Verified((pod.name == "web-0").then_some(Reason::PodDeleted)),
             other => panic!("not expected: {other:?}"),
         };
         stage.answer(outcome);
