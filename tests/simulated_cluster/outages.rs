@@ -8,6 +8,9 @@ use crate::{played::Failed, simulation::Simulation};
 
 /// The longest of them.
 const SHORT: Duration = Duration::from_secs(1);
+/// No agent ends its program if the API server is away for this part of a lease: a third of it may have passed
+/// since the last read, and SIGTERM comes half a second before its end.
+const PART_OF_LEASE: u32 = 5;
 /// A watch that has failed counts as failing for ten seconds, and its failure is told after as long.
 const AFTER: Duration = Duration::from_secs(25);
 
@@ -16,7 +19,8 @@ pub fn short_outages(run: &mut Simulation, seed: u64) -> Result<(), Failed> {
     run.random = Random::new(seed ^ 6);
     let revision = run.api.store().revision();
     let is_orderly = run.random.below(2) == 0;
-    let away = run.millis(SHORT);
+    let lease = run.cluster.shortest_lease();
+    let away = run.millis(lease.map_or(SHORT, |lease| SHORT.min(lease / PART_OF_LEASE)));
     run.act(|run| run.api.stop(is_orderly));
     run.run(away);
     run.act(|run| run.api.start());

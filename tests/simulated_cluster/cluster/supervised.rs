@@ -30,6 +30,8 @@ pub(super) struct Agents {
     clocks: BTreeMap<String, Clock>,
     /// The groups whose pods have agents.
     groups: Vec<String>,
+    /// The shortest lease that a group was created with.
+    lease: Option<Duration>,
     random: Random,
     /// How many starts of agents there were.
     started: u64,
@@ -57,13 +59,15 @@ impl Agents {
         let mut random = Random::new(seed ^ 6);
         let clocks = nodes.iter().map(|node| ((*node).to_owned(), Clock::any(&mut random))).collect();
         let (ledger, access) = (Ledger::default(), Access::new(api));
-        Self { ledger, access, clocks, groups: Vec::new(), random, started: 0, seed }
+        Self { ledger, access, clocks, groups: Vec::new(), lease: None, random, started: 0, seed }
     }
 
     /// Gives a group agents.
     pub(super) fn supervise(&mut self, group: &str, object: &mut Value) {
         self.groups.push(group.to_owned());
         let lease = LEASES[self.random.below(LEASES.len())];
+        let shortest = self.lease.iter().copied().chain([Duration::from_secs(lease)]).min();
+        self.lease = shortest;
         object["spec"]["agent"] = json!({ "leaseDuration": format!("{lease}s"), "stopTimeout": "5s" });
         if let Some(health) = object["spec"]["health"].as_object_mut() {
             health.remove("probe");
@@ -134,6 +138,11 @@ impl Cluster {
     /// The groups whose pods have agents.
     pub fn supervised_groups(&self) -> &[String] {
         &self.agents.groups
+    }
+
+    /// The shortest lease of a group's agents, if no user has changed it.
+    pub fn shortest_lease(&self) -> Option<Duration> {
+        self.agents.lease
     }
 
     /// A kubelet starts the container of a pod.
