@@ -101,7 +101,7 @@ fn because(seen: &Seen, pods: &[PodLine]) -> Vec<String> {
     all.extend(doubtful.map(|pod| {
         format!(
             "pod {} is Ready for the kubelet, and not eligible for the operator: it does not answer its probe, may not be \
-             changed, or is selected by another group; {} names what may block probes",
+             changed, refuses the role by its hook, or is selected by another group; {} names what may block probes",
             pod.pod,
             command("doctor", group)
         )
@@ -162,7 +162,7 @@ fn next(seen: &Seen, pods: &[PodLine]) -> Vec<String> {
     let mut all = planned(seen);
     all.extend(holder::several(group, pods).map(|(_, remedy)| remedy));
     match active {
-        None => all.extend(without_active(group)),
+        None => all.extend(without_active(group, pods)),
         Some(active) if is_gone => all.push(after_loss(group, &active.pod)),
         Some(active) => all.extend(on_failure(group, &active.pod, pods)),
     }
@@ -210,12 +210,20 @@ fn is_cordoned(node: &Node) -> bool {
     node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true))
 }
 
-fn without_active(group: &LeaderGroup) -> Vec<String> {
+fn without_active(group: &LeaderGroup, pods: &[PodLine]) -> Vec<String> {
     let reason = condition(group, ConditionType::Active).map_or("", |active| active.reason.as_str());
     let is = |other: Reason| other.to_string() == reason;
     if group.spec.paused {
         let resume = command("resume", group);
         return vec![format!("no pod becomes active until somebody resumes the group ({resume})")];
+    }
+    let kept = pods.iter().find(|pod| pod.role == PodRole::Active).filter(|_| is(Reason::WriteRefused));
+    if let Some(kept) = kept {
+        return vec![format!(
+            "the operator tries again to take the active label off {}; until the API server accepts that, no other pod \
+             becomes active",
+            kept.pod
+        )];
     }
     let sentence = if is(Reason::NoPods) {
         "the first pod that has the labels of spec.selector, is Ready and answers its probe becomes active"

@@ -27,7 +27,9 @@ fn arms(source: &str) -> impl Iterator<Item = &str> {
 fn the_database_in_memory_has_each_statement_of_the_lock() {
     let sources = crate::read("lock/src");
     let texts: Vec<String> = sources.files().map(|file| text(&file.path)).collect();
-    let defined: BTreeSet<&str> = texts.iter().flat_map(|text| defined(text)).collect();
+    let names: Vec<&str> = texts.iter().flat_map(|text| defined(text)).collect();
+    let defined: BTreeSet<&str> = names.iter().copied().collect();
+    assert_eq!(names.len(), defined.len(), "two statements have the same name: {names:?}");
     let memory = text("lock/src/memory/transaction.rs");
     let known: BTreeSet<&str> = arms(&memory).collect();
     assert!(defined.len() > 20, "the sources are not understood: {defined:?}");
@@ -35,6 +37,9 @@ fn the_database_in_memory_has_each_statement_of_the_lock() {
     assert!(missing.is_empty(), "`dispatch` in lock/src/memory/transaction.rs has no arm for {missing:?}");
     let unused: Vec<_> = known.difference(&defined).collect();
     assert!(unused.is_empty(), "`dispatch` in lock/src/memory/transaction.rs has unused arms: {unused:?}");
+    let reading = memory.split("const READING").nth(1).and_then(|list| list.split("];").next());
+    let reading: Vec<&str> = reading.expect("it is there").split('"').skip(1).step_by(2).collect();
+    assert!(reading.len() > 5 && reading.iter().all(|name| defined.contains(name)), "`READING`: {reading:?}");
 }
 
 #[test]

@@ -73,7 +73,7 @@ pub(in crate::operator) fn findings(
     // A holder that is unwell is not among the eligible pods.
     let unwell = labelled_holder(view).is_some_and(|member| member.verdict.against().is_some());
     let others = if unwell { eligible } else { eligible.saturating_sub(1) };
-    let (refused, fit) = (refusals(view, None), fit(view));
+    let (refused, fit) = (refusals(view.group.election()), fit(view.group.election()));
     let redundant = if others > 0 {
         let plural = if others == 1 { "pod" } else { "pods" };
         finding(C::Redundant, true, Reason::AsExpected, format!("{others} {plural} could take over{refused}"))
@@ -214,8 +214,10 @@ fn activity(view: View, eligible: u32, replicas: u32, hindrance: Option<&Hindran
     let kept = labelled.next().map_or_else(String::new, |name| {
         format!("\"{name}\" still has the active label; no other pod becomes active until it is removed: ")
     });
-    if eligible == 0 {
-        return without_eligible(view, replicas, &kept);
+    // While a pod cannot lose the label, it does not matter which others are well.
+    let is_kept = !kept.is_empty() && matches!(view.group.trouble, Some(Trouble::Refused(_)));
+    if eligible == 0 && !is_kept {
+        return without_eligible(view, replicas);
     }
     match &view.group.trouble {
         Some(Trouble::Refused(text)) => finding(Active, false, Reason::WriteRefused, format!("{kept}{text}")),
@@ -227,15 +229,15 @@ fn activity(view: View, eligible: u32, replicas: u32, hindrance: Option<&Hindran
 
 /// The condition while no pod could be active. A pod that is well, but is refused the role, needs another remedy than
 /// one that is not well.
-fn without_eligible(view: View, replicas: u32, kept: &str) -> Finding {
-    let fit = fit(view);
+fn without_eligible(view: View, replicas: u32) -> Finding {
+    let fit = fit(view.group.election());
     let cause = match (hindered(view), &fit) {
         (Some(hindered), _) => format!(": {hindered}"),
         (None, Some(fit)) if fit.pods >= replicas => String::new(),
         (None, _) => format!("; {}", what_to_check(&view.group.record().object.spec)),
     };
     let (reason, words) = fit.map_or((Reason::NoEligiblePod, String::new()), |fit| (fit.reason, fit.words));
-    let message = format!("{kept}none of {replicas} pods could be active{cause}{words}");
+    let message = format!("none of {replicas} pods could be active{cause}{words}");
     finding(ConditionType::Active, false, reason, message)
 }
 

@@ -15,7 +15,7 @@ use crate::api::{
     ActivePod, ConditionType, LeaderGroupStatus, Reason, SwitchoverResult, SwitchoverStatus, Unreadable,
 };
 use conditions::{Finding, View, conditions, finding, findings, labelled_holder};
-use refused::refusals;
+use refused::refusals_of_change;
 
 /// What shows the time of day, for what users read. Nothing is decided by it: it may be set forward and back.
 pub type WallClock = fn() -> Timestamp;
@@ -168,7 +168,7 @@ fn switchover(view: View<'_>, old: &LeaderGroupStatus) -> Option<SwitchoverStatu
             |last: &SwitchoverStatus| last.request == request.id && last.result == SwitchoverResult::Refused;
         let message = format!(
             "the change was begun and could not be completed; {name} is active with token {token}{}",
-            refusals(view, request.to.as_deref())
+            refusals_of_change(election, request.to.as_deref())
         );
         return last.filter(said).or_else(|| answer(SwitchoverResult::Refused, message));
     }

@@ -1,10 +1,9 @@
 //! What the status says of pods that cannot get or lose a role. A missing right concerns many groups, so names stand in
 //! double quotes: without them, these groups have the same words, and the log has one line for all.
 
-use super::conditions::View;
 use crate::{
     api::{Reason, Role, Verdict},
-    election::{Member, Refused},
+    election::{Group, Member, Refused},
 };
 
 /// Pods with nothing against them that the API server or their hook keeps from the active role.
@@ -13,36 +12,47 @@ pub(super) struct Fit {
     pub(super) pods: u32,
     /// A refusal by the API server comes first: it is mended elsewhere than in the pods.
     pub(super) reason: Reason,
-    /// The pods of this reason, for the end of a message.
+    /// Which, for the end of a message.
     pub(super) words: String,
 }
 
-/// The pods that cannot get or lose a role, or the one of this name, and why, for the end of a message.
-pub(super) fn refusals(view: View, name: Option<&str>) -> String {
-    let concerns = |member: &Member| name.is_none_or(|name| member.pod.name == name);
-    told(view.group.election().refused().filter(|(member, _)| concerns(member)))
+/// The pods that cannot get or lose a role, and why, for the end of a message.
+pub(super) fn refusals(election: &Group) -> String {
+    told(&election.refused().collect::<Vec<_>>())
+}
+
+/// The same of a change to the pod of this name, or to any: of that pod, and of those that could not lose the role.
+pub(super) fn refusals_of_change(election: &Group, to: Option<&str>) -> String {
+    let concerns = |member: &Member| to.is_none_or(|to| member.pod.name == to) || member.role == Role::Active;
+    told(&election.refused().filter(|(member, _)| concerns(member)).collect::<Vec<_>>())
 }
 
 /// The pods that could be active if they were not refused.
-pub(super) fn fit(view: View) -> Option<Fit> {
-    let fit = || {
-        let refused = view.group.election().refused();
-        refused.filter(|(member, _)| member.role != Role::Active && member.verdict == Verdict::Eligible)
-    };
-    let reasons = fit().map(|(_, refused)| refused.refusal.reason);
+pub(super) fn fit(election: &Group) -> Option<Fit> {
+    let refused = election.refused();
+    let is_fit = |member: &Member| member.role != Role::Active && member.verdict == Verdict::Eligible;
+    let fit: Vec<_> = refused.filter(|(member, _)| is_fit(member)).collect();
+    let reasons = fit.iter().map(|(_, refused)| refused.refusal.reason);
     let reason = reasons.min_by_key(|reason| *reason != Reason::WriteRefused)?;
-    let words = told(fit().filter(|(_, refused)| refused.refusal.reason == reason));
-    Some(Fit { pods: u32::try_from(fit().count()).unwrap_or(u32::MAX), reason, words })
+    Some(Fit { pods: u32::try_from(fit.len()).unwrap_or(u32::MAX), reason, words: told(&fit) })
 }
 
-/// Names the first pod, and counts those that are refused the same: to get the role, or to lose it.
-fn told<'a>(mut refused: impl Iterator<Item = (&'a Member, &'a Refused)>) -> String {
-    let Some((member, first)) = refused.next() else { return String::new() };
-    let keeps = member.role == Role::Active;
-    let more = match refused.filter(|(other, _)| (other.role == Role::Active) == keeps).count() {
-        0 => String::new(),
-        more => format!(" (and {more} more)"),
+/// A clause for what is refused, and by whom: it names the first pod, and counts the others.
+fn told(refused: &[(&Member, &Refused)]) -> String {
+    let clause = |keeps: bool, reason: Reason| {
+        let is_so = |member: &Member, it: &Refused| {
+            (member.role == Role::Active) == keeps && it.refusal.reason == reason
+        };
+        let mut pods = refused.iter().filter(|(member, it)| is_so(member, it));
+        let (member, first) = pods.next()?;
+        let more = match pods.count() {
+            0 => String::new(),
+            more => format!(" (and {more} more)"),
+        };
+        let what = if keeps { "cannot lose the active label" } else { "cannot become active" };
+        Some(format!("; \"{}\"{more} {what}: {}", member.pod.name, first.refusal.message))
     };
-    let what = if keeps { "cannot lose the active label" } else { "cannot become active" };
-    format!("; \"{}\"{more} {what}: {}", member.pod.name, first.refusal.message)
+    let reasons = [Reason::WriteRefused, Reason::HookFailed];
+    let clauses = [true, false].into_iter().flat_map(|keeps| reasons.map(|reason| (keeps, reason)));
+    clauses.filter_map(|(keeps, reason)| clause(keeps, reason)).collect()
 }

@@ -57,7 +57,8 @@ fn more_pods(group: &LeaderGroup, workloads: &[&Workload]) -> String {
     let namespace = group.namespace().unwrap_or_default();
     if group.status.as_ref().is_some_and(|status| status.replicas > 1) {
         return format!(
-            "mend the pods that are not Ready (`kubectl -n {namespace} describe pod POD` says why), or add replicas"
+            "mend the pods that are not Ready (`kubectl -n {namespace} describe pod POD` says why), and what refuses \
+             others the role; or add replicas"
         );
     }
     match workloads.iter().find_map(|workload| workload.scalable()) {

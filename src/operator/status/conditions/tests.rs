@@ -9,7 +9,7 @@ use crate::{
     election::{AgentPolicy, Effect, Event, HookPolicy, Outcome, Row, SwitchoverRequest, Ticket, World},
     operator::{
         object::{GroupName, record::Record},
-        status::causes::Causes,
+        status::{causes::Causes, refused::refusals_of_change},
     },
 };
 
@@ -72,14 +72,21 @@ impl Stage {
         self.group.election().phase()
     }
 
-    /// What the status says if so many of the two pods could be active.
-    fn findings(&self, eligible: u32) -> Vec<Finding> {
-        findings(View { seen: &self.seen, group: &self.group }, eligible, 2, None)
+    fn view(&self) -> View<'_> {
+        View { seen: &self.seen, group: &self.group }
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let election = self.group.election();
+        let members = &election.world().members;
+        let eligible = members.iter().filter(|member| election.is_available(member)).count();
+        let count = |pods| u32::try_from(pods).expect("there are two");
+        findings(self.view(), count(eligible), count(members.len()), None)
     }
 
     /// Whether these conditions are True.
     fn are_true(&self, kinds: &[ConditionType]) -> bool {
-        let all = self.findings(2);
+        let all = self.findings();
         let is_true = |kind| all.iter().any(|it| it.kind == kind && it.status);
         kinds.iter().all(|kind| is_true(*kind))
     }
@@ -145,7 +152,7 @@ fn refused(hooks: HookPolicy) -> Stage {
 }
 
 fn active(stage: &Stage) -> (Reason, String) {
-    let all = stage.findings(0);
+    let all = stage.findings();
     let active = all.into_iter().find(|it| it.kind == ConditionType::Active).expect("it is always there");
     assert!(!active.status);
     (active.reason, active.message)
@@ -162,7 +169,7 @@ fn if_all_pods_refuse_the_role_the_condition_names_the_refusal_and_not_their_hea
         let expected =
             format!("none of 2 pods could be active; \"web-1\" (and 1 more) cannot become active: {words}");
         assert_eq!(active(&stage), (reason, expected));
-        let redundant = stage.findings(0).into_iter().find(|it| it.kind == ConditionType::Redundant);
+        let redundant = stage.findings().into_iter().find(|it| it.kind == ConditionType::Redundant);
         assert!(redundant.is_some_and(|it| !it.message.contains("not ready")), "all are ready");
     }
 }
@@ -180,6 +187,30 @@ fn the_refusal_of_a_pod_that_is_not_well_is_not_the_cause() {
     let (reason, message) = active(&stage);
     assert_eq!(reason, Reason::NoEligiblePod);
     assert!(message.ends_with("answer their probe"), "{message}");
+}
+
+#[test]
+fn a_switchover_that_the_hook_of_the_former_pod_ends_names_that_pod() {
+    let mut stage = Stage::new(Role::Active, |world| {
+        world.policy.hooks = HookPolicy { promote: None, demote: Some(OnHookFailure::Abort) };
+        world.switchover = Some(SwitchoverRequest { id: "one".to_owned(), to: Some("web-1".to_owned()) });
+    });
+    let is_told = |stage: &Stage| matches!(stage.asked.first(), Some((_, Effect::Tell { .. })));
+    while !is_told(&stage) {
+        let outcome = match &stage.asked[0].1 {
+            Effect::Try { .. } => Outcome::Accepted,
+            Effect::Grant(request) => Outcome::Granted { token: request.expected + 1 },
+            Effect::Declare { next, .. } => {
+                stage.world.declared = next.clone();
+                Outcome::Declared
+            }
+            other => panic!("not expected: {other:?}"),
+        };
+        stage.answer(outcome);
+    }
+    stage.answer(Outcome::Told(vec![(pod("web-0"), "HTTP 503".to_owned())]));
+    let words = refusals_of_change(stage.group.election(), Some("web-1"));
+    assert_eq!(words, "; \"web-0\" cannot lose the active label: HTTP 503");
 }
 
 #[test]
