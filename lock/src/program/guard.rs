@@ -210,6 +210,7 @@ impl Guard {
             return Ok(Transferred::WasLost);
         }
         let store = &term.process.store;
+        term.transferring.store(true, Ordering::Relaxed);
         let answer = store.transfer(term.session, &term.key, term.token, successor, TRANSFERRED).await?;
         let unchanged = match answer {
             Transfer::NotWaiting => Transferred::NotWaiting,
@@ -220,6 +221,7 @@ impl Guard {
                 return Ok(if done { Transferred::Done } else { Transferred::WasLost });
             }
         };
+        term.transferring.store(false, Ordering::Relaxed);
         term.guards.store(1, Ordering::Release);
         self.counted = true;
         Ok(unchanged(self))

@@ -91,6 +91,8 @@ pub(crate) struct HeldTerm {
     /// When the term was lost. Once that was seen, it stays lost.
     lost: OnceLock<Duration>,
     pub(crate) released: AtomicBool,
+    /// A transfer is under way, or its outcome is unknown: a release that is refused does not mean that it was lost.
+    pub(crate) transferring: AtomicBool,
     /// Released because of `max_hold`, whatever the guards do.
     freed: AtomicBool,
     since: Instant,
@@ -123,6 +125,7 @@ impl HeldTerm {
             guards: AtomicUsize::new(0),
             lost: OnceLock::new(),
             released: AtomicBool::new(false),
+            transferring: AtomicBool::new(false),
             freed: AtomicBool::new(false),
             since: Instant::now(),
             watched: AtomicBool::new(false),
@@ -295,9 +298,10 @@ impl Drop for HeldTerm {
             shared.leave(&self.key, self);
         }
         self.alarm_watchers();
-        let released = *self.released.get_mut() || *self.freed.get_mut();
+        let (released, freed) = (*self.released.get_mut(), *self.freed.get_mut());
         let (gone, overdue) = (self.is_taken(), self.is_overdue());
-        let lost = !released && (gone || overdue);
+        let lost = !released && (freed || gone || overdue);
+        let counts_refusal = !lost && !*self.transferring.get_mut();
         let held = self.since.elapsed();
         tracing::debug!(key = %self.key, token = %self.token, ?held, lost, "the lock is no longer held");
         self.process.store.database.counters.held(held, lost);
@@ -305,7 +309,7 @@ impl Drop for HeldTerm {
         let (key, token, unclear) = (self.key.clone(), self.token, self.unclear);
         // A key that was lost belongs to another holder, or ends with the session: releasing it would end the term in
         // order, without its delay.
-        let releasing = (!released && !gone).then(|| self.releasing());
+        let releasing = (!released && !freed && !gone).then(|| self.releasing());
         let reason = if overdue { HELD_TOO_LONG } else { RELEASED };
         if releasing.is_none() {
             process.terms.leave(grant);
@@ -319,7 +323,7 @@ impl Drop for HeldTerm {
                     let release = async || process.store.release(session, &key, token, reason).await;
                     let answer = process.insist(session, release).await;
                     process.terms.leave(grant);
-                    if matches!(answer, Some(Changed::Refused(_))) && !lost {
+                    if counts_refusal && matches!(answer, Some(Changed::Refused(_))) {
                         process.store.database.counters.lost();
                     }
                     Ok::<_, LockError>(answer.map_or(Released::WasLost, Released::from))

@@ -44,6 +44,7 @@ async fn a_key_is_held_for_as_long_as_it_may_be_and_then_it_is_another_ones() {
     assert_eq!(token, Token::new(2));
     assert!(began >= asked + MAX, "two hold the same lock");
     assert_eq!(held.release().await.unwrap(), Released::WasLost);
+    eventually("it is counted", async || one.store().stats().lost == 1).await;
     let ended = store.history(&key("a"), 2).await.unwrap()[1].ended.clone().unwrap().1;
     assert_eq!(ended, "held for as long as it may be");
     // Its session lives, and may take other keys.
