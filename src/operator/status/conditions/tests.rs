@@ -195,8 +195,7 @@ fn a_switchover_that_the_hook_of_the_former_pod_ends_names_that_pod() {
         world.policy.hooks = HookPolicy { promote: None, demote: Some(OnHookFailure::Abort) };
         world.switchover = Some(SwitchoverRequest { id: "one".to_owned(), to: Some("web-1".to_owned()) });
     });
-    let is_told = |stage: &Stage| matches!(stage.asked.first(), Some((_, Effect::Tell { .. })));
-    while !is_told(&stage) {
+    while !matches!(stage.asked.first(), None | Some((_, Effect::Confirm { .. }))) {
         let outcome = match &stage.asked[0].1 {
             Effect::Try { .. } => Outcome::Accepted,
             Effect::Grant(request) => Outcome::Granted { token: request.expected + 1 },
@@ -204,11 +203,20 @@ fn a_switchover_that_the_hook_of_the_former_pod_ends_names_that_pod() {
                 stage.world.declared = next.clone();
                 Outcome::Declared
             }
+            Effect::Strip { .. } => {
+                stage.world.members[0].role = Role::Standby;
+                Outcome::Stripped
+            }
+            Effect::Tell { .. } => Outcome::Told(vec![(pod("web-0"), "HTTP 503".to_owned())]),
+            Effect::Promote { pod, .. } => {
+                assert_eq!(pod.name, "web-0", "it keeps the role");
+                stage.world.members[0].role = Role::Active;
+                Outcome::Promoted
+            }
             other => panic!("not expected: {other:?}"),
         };
         stage.answer(outcome);
     }
-    stage.answer(Outcome::Told(vec![(pod("web-0"), "HTTP 503".to_owned())]));
     let words = refusals_of_change(stage.group.election(), Some("web-1"));
     assert_eq!(words, "; \"web-0\" cannot lose the active label: HTTP 503");
 }
