@@ -200,13 +200,13 @@ impl Group {
     }
 
     /// Whether the row's holder was active, under its own term or the last one that was confirmed. Of a pod that is
-    /// gone, the watch does not show it.
+    /// gone, the watch does not show it. Its own term may be confirmed, although somebody has removed the declaration.
     pub(super) fn may_have_been_active(&self, holder: &PodRef) -> bool {
         let gone = self.known.declared.token == self.known.row.token && self.member(&holder.uid).is_none();
         // A single one is the unfinished term itself.
         let confirmed = self.known.row.pending.first().filter(|_| self.known.row.pending.len() > 1);
         let was_active = confirmed.is_some_and(|first| first.uid == holder.uid);
-        self.known.is_finished() || was_active || gone || self.reads_as_active(holder)
+        self.known.row.confirmed || was_active || gone || self.reads_as_active(holder)
     }
 
     /// Why the unfinished term was begun.

@@ -54,6 +54,21 @@ fn a_new_owner_begins_a_new_term_for_the_holder_of_an_unfinished_one() {
 }
 
 #[test]
+fn a_holder_without_a_declaration_is_replaced_for_the_evidence_and_not_for_the_reason_of_its_term() {
+    let mut confirmed = row(5, Some("a"), true);
+    (confirmed.reason, confirmed.pending) = (Some(Reason::NodeCordoned), vec![pod("a")]);
+    let mut world = settled();
+    // Somebody has removed it.
+    world.declared = Declaration::default();
+    world.members.remove(0);
+    let mut case = Case::new(world, confirmed);
+    if case.effect() == Effect::Verify(pod("a")) {
+        case.answer(Outcome::Verified(Some(Reason::PodDeleted)));
+    }
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), Reason::PodDeleted));
+}
+
+#[test]
 fn an_owner_continues_its_own_term_where_it_stopped() {
     let (declared, mut granted) = own(declaration(6, Some("b"), &["a"]), row(6, Some("b"), false));
     granted.pending = vec![pod("a"), pod("b")];
