@@ -35,9 +35,10 @@ pub(crate) struct Answering {
 impl Answering {
     /// Creates a pod on this machine's own address, because loopback is never probed.
     pub(crate) async fn start(pods: &Api<Pod>, name: &str) -> Self {
-        // Nothing is sent. This asks for the address that packets to elsewhere would be sent from.
+        // Nothing is sent. This asks for the address that packets to elsewhere would be sent from. To a network of the
+        // test cluster, that would be the cluster's address of this machine, which goes with the cluster.
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-        socket.connect("198.18.0.1:9").expect("a machine with a default route");
+        socket.connect("203.0.113.1:9").expect("a machine with a default route");
         let listener = TcpListener::bind((socket.local_addr().unwrap().ip(), 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let pod = json!({
