@@ -55,6 +55,8 @@ pub(crate) async fn play(stage: &Rc<Stage>) -> Result<()> {
                 "the active pod changed: {active:?}, then {after:?}; it had not been ready for {unready:?}"
             );
             progress(&format!("Kubernetes had reported {} as not ready for {unready:?}", active.pod));
+            // The first promotion, and that of the pod that has replaced it.
+            s.other_promotions = 2..=2;
         }
         let replaced = after != active;
         let active = after;
