@@ -73,14 +73,15 @@ pub(in crate::operator) fn findings(
     // A holder that is unwell is not among the eligible pods.
     let unwell = labelled_holder(view).is_some_and(|member| member.verdict.against().is_some());
     let others = if unwell { eligible } else { eligible.saturating_sub(1) };
-    let (refused, fit) = (refusals(view.group.election()), fit(view.group.election()));
+    let election = view.group.election();
+    let refused = refusals(election);
     let redundant = if others > 0 {
         let plural = if others == 1 { "pod" } else { "pods" };
         finding(C::Redundant, true, Reason::AsExpected, format!("{others} {plural} could take over{refused}"))
     } else {
         let cause = match hindered(view) {
             Some(hindered) => format!(": {hindered}"),
-            None if fit.is_some_and(|fit| fit.pods + eligible >= replicas) => String::new(),
+            None if fit(election).is_some_and(|fit| fit.pods + eligible >= replicas) => String::new(),
             None => "; check the pods that are not ready, or add replicas".to_owned(),
         };
         let message = format!("no other pod could take over now{cause}{refused}");
