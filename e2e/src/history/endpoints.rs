@@ -10,11 +10,12 @@ use std::{collections::BTreeMap, time::Duration};
 use leadergroup::api::{Declaration, Stamp};
 
 use super::outcome::{Invariant, Violation};
-use super::{Change, History, Object, ObjectId, SliceView};
+use super::{History, Object, ObjectId, SliceView};
 use crate::moment::Moment;
 
 /// For how long a pod that is no longer active may be written to a slice: longer than the operator lets a slice list it
 /// while it changes the holder (2 s), and than a write of the former term may be late: a webhook lets it wait for 10 s.
+/// A write that the test left without an answer counts from when it was sent.
 const CHANGE_IS_OVER: Duration = Duration::from_secs(15);
 
 /// Active pods by the group's UID, the token, and the pod's UID.
@@ -55,7 +56,9 @@ pub(super) fn violations(history: &History) -> Vec<Violation> {
             Some(Object::Slice(slice)) if slice.managed => {
                 let stamp = stamp(slice.stamp.as_deref());
                 let before = stamp.clone().and_then(|stamp| slices.insert(&change.id, stamp));
-                let wrong = wrong((change, slice), before.as_ref(), stamp.as_ref(), &active, &declared);
+                let pending = history.pending(&change.id, change.seen);
+                let sent = pending.map(|write| write.from).min().unwrap_or(change.seen);
+                let wrong = wrong((slice, sent), before.as_ref(), stamp.as_ref(), &active, &declared);
                 found.extend(wrong.filter(|_| change.revision > history.baseline).map(
                     |(invariant, text)| Violation {
                         invariant,
@@ -107,7 +110,7 @@ fn stamp(text: Option<&str>) -> Option<Stamp> {
 }
 
 fn wrong(
-    (change, slice): (&Change, &SliceView),
+    (slice, sent): (&SliceView, Moment),
     before: Option<&Stamp>,
     stamp: Option<&Stamp>,
     active: &Actives,
@@ -132,10 +135,10 @@ fn wrong(
         // Nothing is sent to an endpoint that neither is ready nor serves.
         Some(Some(ended))
             if slice.serving.contains(pod)
-                && change.seen > ended.plus(CHANGE_IS_OVER)
+                && sent > ended.plus(CHANGE_IS_OVER)
                 && !goes_on((&stamp.group, pod), ended, active, declared) =>
         {
-            let since = change.seen.since(ended);
+            let since = sent.since(ended);
             Some((Invariant::NoLateWrites, format!("lists {pod}, which ceased to be active {since:?} ago")))
         }
         Some(_) => None,

@@ -31,10 +31,9 @@ impl Tape {
     fn push(&mut self, kind: Kind, name: &str, json: Option<&Value>) -> i64 {
         self.history.complete_to += 1;
         let revision = self.history.complete_to;
-        let seconds = u64::try_from(revision).expect("revisions are positive");
         self.history.changes.push(Change {
             revision,
-            seen: Moment::default().plus(Duration::from_secs(seconds)),
+            seen: moment(revision),
             seen_at: at(revision),
             id: ObjectId { kind, namespace: "ns".into(), name: name.into() },
             state: json.map(|json| Object::read(kind, json).expect("a readable object")),
@@ -386,6 +385,12 @@ fn the_slices_that_the_operator_writes_follow_the_active_pod() {
     assert_eq!(tape.violated(), [Invariant::OneActive], "a slice of somebody else for the same Service");
 }
 
+/// When this revision was seen.
+fn moment(revision: i64) -> Moment {
+    let seconds = u64::try_from(revision).expect("revisions are positive");
+    Moment::default().plus(Duration::from_secs(seconds))
+}
+
 /// The times pass without a change of anything that counts.
 fn pass(tape: &mut Tape, seconds: usize) {
     for _ in 0..seconds {
@@ -424,6 +429,27 @@ fn a_slice_that_the_operator_writes_does_not_go_on_listing_a_pod_that_was_once_a
         assert_eq!(late.violated(), [], "gone: {gone}");
         late.managed_slice(1, &["a"]);
         assert_eq!(late.violated(), [Invariant::NoLateWrites], "gone: {gone}");
+    }
+}
+
+#[test]
+fn a_write_of_a_slice_that_was_left_without_an_answer_counts_from_when_it_was_sent() {
+    let mut tape = Tape::new();
+    tape.group(0, None);
+    tape.managed_service();
+    tape.change_holder(1, None, "a");
+    tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+    tape.managed_slice(1, &["a"]);
+    let ended = moment(tape.push(Kind::Pod, "a", None));
+    pass(&mut tape, 29);
+    let written = moment(tape.managed_slice(1, &["a"]));
+    let late = [Invariant::NoLateWrites];
+    assert_eq!(tape.violated(), late, "it was answered");
+    let answered = ended.plus(Duration::from_secs(20));
+    for (sent, until, expected) in [(9, written, &[][..]), (16, written, &late), (9, answered, &late)] {
+        let from = ended.plus(Duration::from_secs(sent));
+        tape.history.unanswered = vec![Unanswered { from, ..unanswered("web-leadergroup-ipv4", until) }];
+        assert_eq!(tape.violated(), expected, "sent after {sent} s");
     }
 }
 
