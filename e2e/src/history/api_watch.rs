@@ -156,6 +156,7 @@ impl ApiCollector {
             deadlines: Vec::new(),
             grants_apart: BTreeSet::new(),
             unanswered: Vec::new(),
+            late: Vec::new(),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::moment::Moment;
 
 /// For how long a pod that is no longer active may be written to a slice: longer than the operator lets a slice list it
 /// while it changes the holder (2 s), and than a write of the former term may be late: a webhook lets it wait for 10 s.
-/// A write that the test left without an answer counts from when it was sent.
+/// A write that the test let take effect late is judged by when it was sent.
 const CHANGE_IS_OVER: Duration = Duration::from_secs(15);
 
 /// Active pods by the group's UID, the token, and the pod's UID.
@@ -56,9 +56,8 @@ pub(super) fn violations(history: &History) -> Vec<Violation> {
             Some(Object::Slice(slice)) if slice.managed => {
                 let stamp = stamp(slice.stamp.as_deref());
                 let before = stamp.clone().and_then(|stamp| slices.insert(&change.id, stamp));
-                let pending = history.pending(&change.id, change.seen);
-                let sent = pending.map(|write| write.from).min().unwrap_or(change.seen);
-                let wrong = wrong((slice, sent), before.as_ref(), stamp.as_ref(), &active, &declared);
+                let written = (slice, history.sent(change));
+                let wrong = wrong(written, before.as_ref(), stamp.as_ref(), &active, &declared);
                 found.extend(wrong.filter(|_| change.revision > history.baseline).map(
                     |(invariant, text)| Violation {
                         invariant,

@@ -110,6 +110,7 @@ impl EtcdCollector {
             deadlines: Vec::new(),
             grants_apart: BTreeSet::new(),
             unanswered: Vec::new(),
+            late: Vec::new(),
         }
     }
 }

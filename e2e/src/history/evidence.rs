@@ -231,7 +231,6 @@ impl Pass {
             && change.revision > history.baseline
         {
             let at = pod.stripped.unwrap_or(change.seen);
-            let sent = history.pending(&change.id, change.seen).map(|it| it.from).min();
             self.replaced.push(Replaced {
                 group: group.uid.clone(),
                 object: change.id.to_string(),
@@ -239,7 +238,7 @@ impl Pass {
                 token: next.token,
                 former,
                 at,
-                sent: sent.map_or(at, |sent| sent.min(at)),
+                sent: history.sent(change).min(at),
                 silence_timeout: group.silence_timeout,
                 against: pod.against.clone(),
             });

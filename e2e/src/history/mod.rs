@@ -122,19 +122,31 @@ pub struct History {
     pub faults: Option<Vec<Fault>>,
     /// How soon the test expects which pods to be replaced.
     pub deadlines: Vec<Deadline>,
-    /// The writes of slices, and of declarations, that the test left without an answer.
+    /// The writes of slices that the test left without an answer.
     pub unanswered: Vec<Unanswered>,
+    /// The writes that the test let take effect late.
+    pub late: Vec<LateWrite>,
 }
 
-/// A write of a slice without an answer: the operator waits for it before it writes the slice again. Or the write of a
-/// declaration that the test let take effect late.
+/// A write of a slice without an answer: the operator waits for it before it writes the slice again.
 #[derive(Clone, Debug)]
 pub struct Unanswered {
-    /// The slice, or the group.
-    pub object: ObjectId,
+    /// The slice.
+    pub slice: ObjectId,
     /// Not later than the write.
     pub from: Moment,
-    /// Not earlier than the operator gives it up, and has written the slice again; or than the declaration took effect.
+    /// Not earlier than the operator gives it up, and has written the slice again.
+    pub until: Moment,
+}
+
+/// A write that took effect long after it was sent. It shows what the operator knew then.
+#[derive(Clone, Debug)]
+pub struct LateWrite {
+    /// What was written.
+    pub object: ObjectId,
+    /// When it was sent.
+    pub sent: Moment,
+    /// Not earlier than it took effect.
     pub until: Moment,
 }
 
@@ -180,13 +192,14 @@ impl History {
     /// Whether a write of this slice may be waiting for its answer at this time.
     fn is_unanswered(&self, (namespace, name): &(String, String), at: Moment) -> bool {
         let slice = ObjectId { kind: Kind::EndpointSlice, namespace: namespace.clone(), name: name.clone() };
-        self.pending(&slice, at).next().is_some()
+        self.unanswered.iter().any(|it| it.slice == slice && (it.from..=it.until).contains(&at))
     }
 
-    /// The writes of this object that had no answer at this time.
-    fn pending(&self, object: &ObjectId, at: Moment) -> impl Iterator<Item = &Unanswered> {
-        let unanswered = self.unanswered.iter();
-        unanswered.filter(move |it| it.object == *object && (it.from..=it.until).contains(&at))
+    /// When the write that made this change was sent, at the earliest.
+    fn sent(&self, change: &Change) -> Moment {
+        let could_be =
+            |it: &&LateWrite| it.object == change.id && (it.sent..=it.until).contains(&change.seen);
+        self.late.iter().filter(could_be).map(|it| it.sent).min().unwrap_or(change.seen)
     }
 
     fn clone_without_changes(&self) -> Self {
@@ -202,6 +215,7 @@ impl History {
             faults: self.faults.clone(),
             deadlines: self.deadlines.clone(),
             unanswered: self.unanswered.clone(),
+            late: self.late.clone(),
         }
     }
 }

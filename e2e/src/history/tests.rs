@@ -433,7 +433,7 @@ fn a_slice_that_the_operator_writes_does_not_go_on_listing_a_pod_that_was_once_a
 }
 
 #[test]
-fn a_write_of_a_slice_that_was_left_without_an_answer_counts_from_when_it_was_sent() {
+fn a_write_of_a_slice_that_the_test_let_take_effect_late_is_judged_by_when_it_was_sent() {
     let mut tape = Tape::new();
     tape.group(0, None);
     tape.managed_service();
@@ -444,12 +444,18 @@ fn a_write_of_a_slice_that_was_left_without_an_answer_counts_from_when_it_was_se
     pass(&mut tape, 29);
     let written = moment(tape.managed_slice(1, &["a"]));
     let late = [Invariant::NoLateWrites];
-    assert_eq!(tape.violated(), late, "it was answered");
-    let answered = ended.plus(Duration::from_secs(20));
-    for (sent, until, expected) in [(9, written, &[][..]), (16, written, &late), (9, answered, &late)] {
-        let from = ended.plus(Duration::from_secs(sent));
-        tape.history.unanswered = vec![Unanswered { from, ..unanswered("web-leadergroup-ipv4", until) }];
-        assert_eq!(tape.violated(), expected, "sent after {sent} s");
+    assert_eq!(tape.violated(), late, "it took effect at once");
+    let before = ended.plus(Duration::from_secs(20));
+    for (name, sent, until, expected) in [
+        ("ipv4", 9, written, &[][..]),
+        ("ipv4", 16, written, &late),
+        ("ipv4", 9, before, &late),
+        ("ipv6", 9, written, &late),
+    ] {
+        let object = id_of_slice(&format!("web-leadergroup-{name}"));
+        let sent = ended.plus(Duration::from_secs(sent));
+        tape.history.late = vec![LateWrite { object, sent, until }];
+        assert_eq!(tape.violated(), expected, "{:?}", tape.history.late);
     }
 }
 
@@ -634,8 +640,11 @@ fn i1_a_late_write_of_an_address_family_lists_what_another_one_lists_or_did_befo
 
 /// A write of this slice was not answered until then.
 fn unanswered(slice: &str, until: Moment) -> Unanswered {
-    let object = ObjectId { kind: Kind::EndpointSlice, namespace: "ns".into(), name: slice.into() };
-    Unanswered { object, from: Moment::default(), until }
+    Unanswered { slice: id_of_slice(slice), from: Moment::default(), until }
+}
+
+fn id_of_slice(name: &str) -> ObjectId {
+    ObjectId { kind: Kind::EndpointSlice, namespace: "ns".into(), name: name.into() }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::{
 use jiff::SignedDuration;
 use leadergroup::api::{ACTIVE_VALUE, ROLE_LABEL};
 use leadergroup_e2e::{
-    history::{self, Checked, Deadline, Fault, History, ObjectId, Term, Unanswered, check},
+    history::{self, Checked, Deadline, Fault, History, LateWrite, ObjectId, Term, Unanswered, check},
     random::Random,
 };
 use leadergroup_lock::memory::MemoryDatabase;
@@ -22,7 +22,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
-    api_server::{ApiServer, Clock, Key, Kind, Object, WatchInfo},
+    api_server::{ApiServer, Clock, Kind, Object, WatchInfo},
     cluster::Cluster,
     edits::Edits,
     faults::Effects,
@@ -271,18 +271,20 @@ impl Simulation {
                 |id: &&ObjectId| id.namespace == key.namespace && (kind == Kind::Pod || id.name == key.name);
             let waiting: Vec<_> = objects.iter().copied().filter(is_slice).filter(waits).cloned().collect();
             let until = from.plus(if kind == Kind::Pod { LONGEST_READ } else { LONGEST_WRITE });
-            waiting.into_iter().map(move |object| Unanswered { object, from, until })
+            waiting.into_iter().map(move |slice| Unanswered { slice, from, until })
         });
-        let late = self.ways.late_declarations().into_iter().map(|(group, at, by)| {
-            let from = recorded::moment(at.duration_since(self.start));
-            let Key { namespace, name } = group;
-            let object = ObjectId { kind: history::Kind::LeaderGroup, namespace, name };
-            Unanswered { object, from, until: from.plus(by + 2 * TURN) }
+        let unanswered = unanswered.collect();
+        let late = self.ways.late_writes().into_iter().map(|(kind, key, at, by)| {
+            let sent = recorded::moment(at.duration_since(self.start));
+            let is_slice = kind == Kind::EndpointSlice;
+            let kind = if is_slice { history::Kind::EndpointSlice } else { history::Kind::LeaderGroup };
+            let object = ObjectId { kind, namespace: key.namespace, name: key.name };
+            LateWrite { object, sent, until: sent.plus(by + 2 * TURN) }
         });
-        let unanswered = unanswered.chain(late).collect();
+        let late = late.collect();
         let (faults, deadlines) = (Some(self.faults.clone()), self.deadlines.clone());
         let grants_apart = self.grants_apart.clone();
-        History { faults, deadlines, grants_apart, unanswered, ..history }
+        History { faults, deadlines, grants_apart, unanswered, late, ..history }
     }
 
     /// The groups, the pods and the tables of the database as they are, for the report of a failure.

@@ -32,8 +32,8 @@ struct State {
     slices: Option<&'static str>,
     /// The requests for slices and the reads of pods that got no answer: the object, and when each was sent.
     unanswered: Vec<(Kind, Key, Instant)>,
-    /// The declarations that take effect late: the group, when each was sent, and how much later it takes effect.
-    late: Vec<(Key, Instant, Duration)>,
+    /// The writes of declarations and of slices that take effect late: when each was sent, and how much later it does.
+    late: Vec<(Kind, Key, Instant, Duration)>,
     effects: Effects,
 }
 
@@ -131,16 +131,18 @@ impl Ways {
         self.0.lock().unanswered.clone()
     }
 
-    /// The declarations that take effect late: the group, when each was sent, and how much later it takes effect.
-    pub fn late_declarations(&self) -> Vec<(Key, Instant, Duration)> {
+    /// The writes of declarations and of slices that take effect late: when each was sent, and how much later it does.
+    pub fn late_writes(&self) -> Vec<(Kind, Key, Instant, Duration)> {
         self.0.lock().late.clone()
     }
 
     /// This request takes effect so late.
     fn note_late(&self, request: &RequestInfo, by: Duration) {
-        if request.kind == Kind::LeaderGroup && request.is_status && request.client.ends_with("/changes") {
-            let group = Key::new(&request.namespace, &request.name);
-            self.0.lock().late.push((group, Instant::now(), by));
+        let declares =
+            request.kind == Kind::LeaderGroup && request.is_status && request.client.ends_with("/changes");
+        if declares || (request.kind == Kind::EndpointSlice && request.verb.writes()) {
+            let object = Key::new(&request.namespace, &request.name);
+            self.0.lock().late.push((request.kind, object, Instant::now(), by));
         }
     }
 

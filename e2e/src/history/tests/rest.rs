@@ -241,8 +241,8 @@ fn i5_a_declaration_that_the_test_delayed_was_made_when_it_was_sent() {
         tape.pod_in("b", "active", "g/2", &json!({}));
         tape.explained(2, "b", "Silent");
         let object = ObjectId { kind: Kind::LeaderGroup, namespace: "ns".into(), name: group.into() };
-        let from = Moment::default().plus(Duration::from_secs(until + after));
-        tape.history.unanswered = vec![Unanswered { object, from, until: seen }];
+        let sent = Moment::default().plus(Duration::from_secs(until + after));
+        tape.history.late = vec![LateWrite { object, sent, until: seen }];
         tape.violated()
     };
     let late = [Invariant::Evidence];
