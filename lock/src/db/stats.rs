@@ -92,7 +92,7 @@ impl Counters {
         stats.lost += u64::from(lost);
     }
 
-    /// The server has answered that a term was lost which its client released.
+    /// The server has refused a release, because the term was lost before.
     pub(crate) fn lost(&self) {
         self.stats.lock().lost += 1;
     }

@@ -161,7 +161,7 @@ impl Guard {
     /// Releases the key and waits until it is done; the next waiter then holds it. After an error, the outcome is
     /// unknown: the release is repeated in the background.
     pub async fn release(self) -> Result<Released, LockError> {
-        within(self.term.releasing(), self.let_go()).await
+        within(self.term.release_span(), self.let_go()).await
     }
 
     async fn let_go(mut self) -> Result<Released, LockError> {
@@ -175,7 +175,7 @@ impl Guard {
             return Ok(Released::WasLost);
         }
         let answer = term.process.store.release(term.session, &term.key, term.token, RELEASED).await?;
-        Ok(term.released(answer.into()))
+        Ok(term.note_release(answer.into()))
     }
 
     /// Gives the key to a waiter, ahead of the queue, and returns when it is done; the others keep their places. The
@@ -195,7 +195,7 @@ impl Guard {
     /// # }
     /// ```
     pub async fn transfer_to(self, successor: Successor<'_>) -> Result<Transferred, LockError> {
-        within(self.term.transferring(successor), self.give_to(successor)).await
+        within(self.term.transfer_span(successor), self.give_to(successor)).await
     }
 
     async fn give_to(mut self, successor: Successor<'_>) -> Result<Transferred, LockError> {
@@ -217,7 +217,7 @@ impl Guard {
             Transfer::Refused(Refusal::Busy) => Transferred::Busy,
             Transfer::Done | Transfer::Refused(_) => {
                 let done = answer == Transfer::Done;
-                let _ = term.released(if done { Released::Done } else { Released::WasLost });
+                let _ = term.note_release(if done { Released::Done } else { Released::WasLost });
                 return Ok(if done { Transferred::Done } else { Transferred::WasLost });
             }
         };

@@ -91,7 +91,7 @@ pub(crate) struct HeldTerm {
     /// When the term was lost. Once that was seen, it stays lost.
     lost: OnceLock<Duration>,
     pub(crate) released: AtomicBool,
-    /// A transfer is under way, or its outcome is unknown: a release that is refused does not mean that it was lost.
+    /// A transfer is under way, or its outcome is unknown: if the key turns out to be gone, the term need not be lost.
     pub(crate) transferring: AtomicBool,
     /// Released because of `max_hold`, whatever the guards do.
     freed: AtomicBool,
@@ -135,11 +135,11 @@ impl HeldTerm {
     }
 
     /// A release as a span, also in the background.
-    pub(crate) fn releasing(&self) -> Span {
+    pub(crate) fn release_span(&self) -> Span {
         trace::releasing(&self.key, &self.holder, self.token, self.since.elapsed())
     }
 
-    pub(crate) fn transferring(&self, successor: Successor<'_>) -> Span {
+    pub(crate) fn transfer_span(&self, successor: Successor<'_>) -> Span {
         trace::transferring(&self.key, &self.holder, self.token, self.since.elapsed(), successor)
     }
 
@@ -148,10 +148,10 @@ impl HeldTerm {
     }
 
     /// The server has answered its release.
-    pub(crate) fn released(&self, answer: Released) -> Released {
+    pub(crate) fn note_release(&self, answer: Released) -> Released {
         self.released.store(true, Ordering::Relaxed);
         if answer == Released::WasLost {
-            self.process.store.database.counters.lost();
+            count_loss(&self.process);
         }
         answer
     }
@@ -292,6 +292,14 @@ impl Term for HeldTerm {
     }
 }
 
+/// A release was refused: its term was lost. A client that shuts down ends its session without waiting for releases in
+/// the background; the session takes its keys with it.
+fn count_loss(process: &Process) {
+    if !process.lease.borrow().closed {
+        process.store.database.counters.lost();
+    }
+}
+
 impl Drop for HeldTerm {
     fn drop(&mut self) {
         if let Some(shared) = &self.shared {
@@ -300,8 +308,9 @@ impl Drop for HeldTerm {
         self.alarm_watchers();
         let (released, freed) = (*self.released.get_mut(), *self.freed.get_mut());
         let (gone, overdue) = (self.is_taken(), self.is_overdue());
-        let lost = !released && (freed || gone || overdue);
-        let counts_refusal = !lost && !*self.transferring.get_mut();
+        let transferring = *self.transferring.get_mut();
+        let lost = !released && !transferring && (gone || overdue);
+        let counts_refusal = !lost && !transferring;
         let held = self.since.elapsed();
         tracing::debug!(key = %self.key, token = %self.token, ?held, lost, "the lock is no longer held");
         self.process.store.database.counters.held(held, lost);
@@ -309,7 +318,7 @@ impl Drop for HeldTerm {
         let (key, token, unclear) = (self.key.clone(), self.token, self.unclear);
         // A key that was lost belongs to another holder, or ends with the session: releasing it would end the term in
         // order, without its delay.
-        let releasing = (!released && !freed && !gone).then(|| self.releasing());
+        let releasing = (!released && !freed && !gone).then(|| self.release_span());
         let reason = if overdue { HELD_TOO_LONG } else { RELEASED };
         if releasing.is_none() {
             process.terms.leave(grant);
@@ -324,7 +333,7 @@ impl Drop for HeldTerm {
                     let answer = process.insist(session, release).await;
                     process.terms.leave(grant);
                     if counts_refusal && matches!(answer, Some(Changed::Refused(_))) {
-                        process.store.database.counters.lost();
+                        count_loss(&process);
                     }
                     Ok::<_, LockError>(answer.map_or(Released::WasLost, Released::from))
                 })
