@@ -165,7 +165,12 @@ impl Group {
             return Phase::Resuming { holder, until };
         }
         if promoted || self.is_fit(&holder) {
-            let (reason, from) = (self.reason_of_term(), self.former_holder(&holder));
+            // The holder of a confirmed term was active, and stays so: only its declaration was removed.
+            let (reason, from) = if self.known.row.confirmed {
+                (Reason::Resumed, Some(holder.clone()))
+            } else {
+                (self.reason_of_term(), self.former_holder(&holder))
+            };
             let change = Change { holder, reason, from, began: now };
             return match (promoted, declared) {
                 (true, _) => self.confirm(change, effects),
@@ -199,8 +204,8 @@ impl Group {
         }
     }
 
-    /// Whether the row's holder was active, under its own term or the last one that was confirmed. Of a pod that is
-    /// gone, the watch does not show it. Its own term may be confirmed, although somebody has removed the declaration.
+    /// Whether the row's holder was active, under its own term or the last one that was confirmed. The watch cannot
+    /// show this for a pod that is gone. A term may be confirmed even though somebody has removed its declaration.
     pub(super) fn may_have_been_active(&self, holder: &PodRef) -> bool {
         let gone = self.known.declared.token == self.known.row.token && self.member(&holder.uid).is_none();
         // A single one is the unfinished term itself.

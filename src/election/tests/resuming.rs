@@ -69,6 +69,17 @@ fn a_holder_without_a_declaration_is_replaced_for_the_evidence_and_not_for_the_r
 }
 
 #[test]
+fn a_holder_without_a_declaration_keeps_its_role_and_the_reason_of_its_term_is_not_told_again() {
+    let mut confirmed = row(5, Some("a"), true);
+    (confirmed.reason, confirmed.pending) = (Some(Reason::NodeCordoned), vec![pod("a")]);
+    let mut world = settled();
+    // Somebody has removed it.
+    world.declared = Declaration::default();
+    let case = Case::new(world, confirmed);
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("a"), Reason::Resumed));
+}
+
+#[test]
 fn an_owner_continues_its_own_term_where_it_stopped() {
     let (declared, mut granted) = own(declaration(6, Some("b"), &["a"]), row(6, Some("b"), false));
     granted.pending = vec![pod("a"), pod("b")];
