@@ -194,7 +194,7 @@ impl Group {
     /// The pods that cannot get or lose a role, each with the last refusal.
     pub fn refused(&self) -> impl Iterator<Item = (&Member, &Refused)> {
         let members = self.world.members.iter();
-        members.filter_map(|member| Some((member, self.refusals.of(&member.pod.uid)?)))
+        members.filter_map(|member| Some((member, self.refusals.of(member)?)))
     }
 
     /// Whether the pod could be labelled active now, as far as is known.

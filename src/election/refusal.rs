@@ -182,12 +182,15 @@ impl Refusals {
         self.stamps.contains_key(uid) || self.promotions.get(uid).is_some_and(|entry| !entry.tried)
     }
 
-    /// The last role that was refused for the pod.
-    pub(super) fn of(&self, uid: &str) -> Option<&Refused> {
-        let promotion = self.promotions.get(uid).filter(|entry| !entry.tried);
-        // A pod that could not be demoted works. That is told only until it is tried again.
-        let demotion = self.demotions.get(uid).filter(|entry| self.now < entry.due(LONGEST_PAUSE));
-        [demotion, self.stamps.get(uid), promotion].into_iter().flatten().max_by_key(|entry| entry.at)
+    /// The last refusal that keeps the pod in the role that it has.
+    pub(super) fn of(&self, member: &Member) -> Option<&Refused> {
+        let uid = &member.pod.uid;
+        let refused = match member.role {
+            // A pod that could not be demoted works. That is told only until it is tried again.
+            Role::Active => self.demotions.get(uid).filter(|entry| self.now < entry.due(LONGEST_PAUSE)),
+            _ => self.promotions.get(uid).filter(|entry| !entry.tried),
+        };
+        [refused, self.stamps.get(uid)].into_iter().flatten().max_by_key(|entry| entry.at)
     }
 
     /// When the next pause ends.

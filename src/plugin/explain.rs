@@ -101,7 +101,8 @@ fn because(seen: &Seen, pods: &[PodLine]) -> Vec<String> {
     all.extend(doubtful.map(|pod| {
         format!(
             "pod {} is Ready for the kubelet, and not eligible for the operator: it does not answer its probe, may not be \
-             changed, refuses the role by its hook, or is selected by another group; {} names what may block probes",
+             changed, has a hook that refuses the role, or is selected by another group; {} names what may block \
+             probes",
             pod.pod,
             command("doctor", group)
         )

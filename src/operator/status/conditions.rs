@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use super::refused::{fit, refusals};
+use super::refused::{barred, refusals};
 use crate::{
     api::{ConditionType, Former, HumanDuration, LeaderGroupSpec, Reason, Role, Verdict},
     election::{self, Member, Phase},
@@ -47,11 +47,40 @@ pub(in crate::operator) fn labelled_holder(view: View<'_>) -> Option<&Member> {
     view.group.election().member(view.group.holder()?).filter(|member| member.role == Role::Active)
 }
 
-/// The conditions of a group, of which `eligible` of `replicas` pods could be active.
+/// How many pods a group has.
+#[derive(Clone, Copy)]
+pub(in crate::operator) struct Counts {
+    pub(in crate::operator) replicas: u32,
+    /// Those that could be active.
+    pub(in crate::operator) eligible: u32,
+    /// Of these, those that could take over.
+    others: u32,
+}
+
+impl Counts {
+    /// The pods that could be active now, or at least so many of them, if that is given: then the owner has not heard
+    /// all pods yet.
+    pub(in crate::operator) fn of(view: View, at_least: Option<u32>) -> Self {
+        let election = view.group.election();
+        let members = &election.world().members;
+        let count = |pods| u32::try_from(pods).unwrap_or(u32::MAX);
+        let replicas = count(members.len());
+        let eligible = count(members.iter().filter(|member| election.is_available(member)).count());
+        let eligible = at_least.map_or(eligible, |least| eligible.max(least.min(replicas)));
+        // A holder that is not known to be well is not among the eligible pods. Without a holder, one of them becomes
+        // active.
+        let is_among_them = labelled_holder(view).is_none_or(|holder| match at_least {
+            Some(_) => holder.verdict.against().is_none(),
+            None => election.is_available(holder),
+        });
+        Self { replicas, eligible, others: eligible.saturating_sub(u32::from(is_among_them)) }
+    }
+}
+
+/// The conditions of a group.
 pub(in crate::operator) fn findings(
     view: View,
-    eligible: u32,
-    replicas: u32,
+    Counts { replicas, eligible, others }: Counts,
     hindrance: Option<&Hindrance>,
 ) -> Vec<Finding> {
     use ConditionType as C;
@@ -70,9 +99,6 @@ pub(in crate::operator) fn findings(
         }
         _ => finding(C::LockStoreReachable, true, Reason::AsExpected, "PostgreSQL is reachable"),
     };
-    // A holder that is unwell is not among the eligible pods.
-    let unwell = labelled_holder(view).is_some_and(|member| member.verdict.against().is_some());
-    let others = if unwell { eligible } else { eligible.saturating_sub(1) };
     let election = view.group.election();
     let refused = refusals(election);
     let redundant = if others > 0 {
@@ -81,7 +107,9 @@ pub(in crate::operator) fn findings(
     } else {
         let cause = match hindered(view) {
             Some(hindered) => format!(": {hindered}"),
-            None if fit(election).is_some_and(|fit| fit.pods + eligible >= replicas) => String::new(),
+            None if barred(election).is_some_and(|barred| barred.pods + eligible >= replicas) => {
+                String::new()
+            }
             None => "; check the pods that are not ready, or add replicas".to_owned(),
         };
         let message = format!("no other pod could take over now{cause}{refused}");
@@ -231,23 +259,27 @@ fn activity(view: View, eligible: u32, replicas: u32, hindrance: Option<&Hindran
 /// The condition while no pod could be active. A pod that is well, but is refused the role, needs another remedy than
 /// one that is not well.
 fn without_eligible(view: View, replicas: u32) -> Finding {
-    let fit = fit(view.group.election());
-    let cause = match (hindered(view), &fit) {
-        (Some(hindered), _) => format!(": {hindered}"),
-        (None, Some(fit)) if fit.pods >= replicas => String::new(),
-        (None, _) => format!("; {}", what_to_check(&view.group.record().object.spec)),
+    let barred = barred(view.group.election());
+    let check = |whose| format!("; {}", what_to_check(&view.group.record().object.spec, whose));
+    let advice = match &barred {
+        Some(barred) if barred.pods >= replicas => String::new(),
+        Some(_) => check("the others"),
+        None => check("they"),
     };
-    let (reason, words) = fit.map_or((Reason::NoEligiblePod, String::new()), |fit| (fit.reason, fit.words));
-    let message = format!("none of {replicas} pods could be active{cause}{words}");
+    let (cause, advice) =
+        hindered(view).map_or((String::new(), advice), |it| (format!(": {it}"), String::new()));
+    let (reason, words) =
+        barred.map_or((Reason::NoEligiblePod, String::new()), |barred| (barred.reason, barred.words));
+    let message = format!("none of {replicas} pods could be active{cause}{words}{advice}");
     finding(ConditionType::Active, false, reason, message)
 }
 
-/// What makes a pod eligible.
-fn what_to_check(spec: &LeaderGroupSpec) -> String {
+/// What makes these pods eligible.
+fn what_to_check(spec: &LeaderGroupSpec, pods: &str) -> String {
     match &spec.agent {
-        None => "check that they are ready and answer their probe".to_owned(),
+        None => format!("check that {pods} are ready and answer their probe"),
         Some(agent) => format!(
-            "check that they are ready, and that leadergroup-agent runs in each of them and answers on port {}: its log says \
+            "check that {pods} are ready, and that leadergroup-agent runs in each of them and answers on port {}: its log says \
              what it lacks",
             agent.port
         ),

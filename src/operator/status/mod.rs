@@ -14,7 +14,7 @@ use super::{group::gist::Gist, index::outage::Hindrance};
 use crate::api::{
     ActivePod, ConditionType, LeaderGroupStatus, Reason, SwitchoverResult, SwitchoverStatus, Unreadable,
 };
-use conditions::{Finding, View, conditions, finding, findings, labelled_holder};
+use conditions::{Counts, Finding, View, conditions, finding, findings, labelled_holder};
 use refused::refusals_of_change;
 
 /// What shows the time of day, for what users read. Nothing is decided by it: it may be set forward and back.
@@ -30,13 +30,10 @@ pub(super) fn status(
 ) -> LeaderGroupStatus {
     let record = view.group.record();
     let old = record.status().cloned().unwrap_or_default();
-    let election = view.group.election();
-    let members = &election.world().members;
-    let eligible = members.iter().filter(|member| election.is_available(member)).count();
-    let (eligible, replicas) = (count(eligible), count(members.len()));
-    let eligible = if awaits_first_probes { eligible.max(old.eligible.min(replicas)) } else { eligible };
+    let counts = Counts::of(view, awaits_first_probes.then_some(old.eligible));
+    let Counts { replicas, eligible, .. } = counts;
     let generation = record.object.metadata.generation.unwrap_or_default();
-    let mut findings = findings(view, eligible, replicas, hindrance);
+    let mut findings = findings(view, counts, hindrance);
     let known = old.observed_generation >= 0;
     if known && hindrance.is_some() && !view.group.is_owned() {
         // Without ownership a replica knows what keeps it from working, and what the labels are. All else stays as the
@@ -125,10 +122,6 @@ fn readiness(status: &LeaderGroupStatus) -> Option<&Condition> {
 fn condition(status: &LeaderGroupStatus, kind: ConditionType) -> Option<&Condition> {
     let kind = kind.to_string();
     status.conditions.iter().find(|condition| condition.type_ == kind)
-}
-
-fn count(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 /// The holder with the active label on it, since the time it got it, or since `at` if that is not known.

@@ -7,7 +7,7 @@ use crate::{
 };
 
 /// Pods with nothing against them that the API server or their hook keeps from the active role.
-pub(super) struct Fit {
+pub(super) struct Barred {
     /// How many there are.
     pub(super) pods: u32,
     /// A refusal by the API server comes first: it is mended elsewhere than in the pods.
@@ -28,13 +28,13 @@ pub(super) fn refusals_of_change(election: &Group, to: Option<&str>) -> String {
 }
 
 /// The pods that could be active if they were not refused.
-pub(super) fn fit(election: &Group) -> Option<Fit> {
+pub(super) fn barred(election: &Group) -> Option<Barred> {
     let refused = election.refused();
-    let is_fit = |member: &Member| member.role != Role::Active && member.verdict == Verdict::Eligible;
-    let fit: Vec<_> = refused.filter(|(member, _)| is_fit(member)).collect();
-    let reasons = fit.iter().map(|(_, refused)| refused.refusal.reason);
+    let is_well = |member: &Member| member.role != Role::Active && member.verdict == Verdict::Eligible;
+    let barred: Vec<_> = refused.filter(|(member, _)| is_well(member)).collect();
+    let reasons = barred.iter().map(|(_, refused)| refused.refusal.reason);
     let reason = reasons.min_by_key(|reason| *reason != Reason::WriteRefused)?;
-    Some(Fit { pods: u32::try_from(fit.len()).unwrap_or(u32::MAX), reason, words: told(&fit) })
+    Some(Barred { pods: u32::try_from(barred.len()).unwrap_or(u32::MAX), reason, words: told(&barred) })
 }
 
 /// A clause for what is refused, and by whom: it names the first pod, and counts the others.

@@ -42,7 +42,7 @@ pub(super) fn remedy_of(kind: ConditionType, group: &LeaderGroup, workloads: &[&
                 .to_owned()
         }
         ConditionType::Active | ConditionType::Ready => {
-            format!("`kubectl leadergroup explain -n {namespace} {name}` says what each pod lacks, and what happens next")
+            explain(group)
         }
         ConditionType::Routed => "docs/runbooks.md, LeaderGroupNotRouted".to_owned(),
         ConditionType::Redundant => more_pods(group, workloads),
@@ -52,14 +52,18 @@ pub(super) fn remedy_of(kind: ConditionType, group: &LeaderGroup, workloads: &[&
     }
 }
 
+fn explain(group: &LeaderGroup) -> String {
+    let (namespace, name) = (group.namespace().unwrap_or_default(), group.name_any());
+    format!(
+        "`kubectl leadergroup explain -n {namespace} {name}` says what each pod lacks, and what happens next"
+    )
+}
+
 /// What to do if no other pod could take over.
 fn more_pods(group: &LeaderGroup, workloads: &[&Workload]) -> String {
     let namespace = group.namespace().unwrap_or_default();
     if group.status.as_ref().is_some_and(|status| status.replicas > 1) {
-        return format!(
-            "mend the pods that are not Ready (`kubectl -n {namespace} describe pod POD` says why), and what refuses \
-             others the role; or add replicas"
-        );
+        return explain(group);
     }
     match workloads.iter().find_map(|workload| workload.scalable()) {
         Some(scalable) => format!("add a replica: `kubectl -n {namespace} scale {scalable} --replicas 2`"),

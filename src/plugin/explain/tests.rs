@@ -35,7 +35,7 @@ WHY
   - pod web-0 is not Ready: containers with unready status: [main]
   - pod web-1 is not Ready: container main: CrashLoopBackOff (last: OOMKilled, exit code 137)
   - pod web-2 is Ready for the kubelet, and not eligible for the operator: it does not answer its probe, may not be \
-changed, refuses the role by its hook, or is selected by another group; `kubectl leadergroup doctor -n shop web` names what may block \
+changed, has a hook that refuses the role, or is selected by another group; `kubectl leadergroup doctor -n shop web` names what may block \
 probes
   - web-1 took over from web-0 2d4h ago (Silent): the former pod did not answer: it hung, or its node was lost
   - Event ForeignLabel 1m ago: somebody labelled web-0

@@ -17,7 +17,7 @@ use crate::{
 fn if_no_pod_could_be_active_the_message_names_what_makes_it_so() {
     let words = |agent: serde_json::Value| {
         let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "agent": agent });
-        what_to_check(&serde_json::from_value(spec).expect("a spec"))
+        what_to_check(&serde_json::from_value(spec).expect("a spec"), "they")
     };
     assert!(words(json!(null)).contains("answer their probe"));
     let with_agents = words(json!({ "port": 9999 }));
@@ -68,6 +68,34 @@ impl Stage {
         self.asked = self.group.step(Event::Outcome(ticket, outcome, self.world.clone()), NOW);
     }
 
+    /// Carries out what the group asks for first, in the world and in the lock.
+    fn carry_out(&mut self) {
+        let outcome = match self.asked[0].1.clone() {
+            Effect::Try { .. } => Outcome::Accepted,
+            Effect::Grant(request) => Outcome::Granted { token: request.expected + 1 },
+            Effect::Declare { next, .. } => {
+                self.world.declared = next;
+                Outcome::Declared
+            }
+            Effect::Strip { pods, .. } => {
+                pods.iter().for_each(|it| self.label(&it.pod, Role::Standby));
+                Outcome::Stripped
+            }
+            Effect::Promote { pod, .. } => {
+                self.label(&pod, Role::Active);
+                Outcome::Promoted
+            }
+            Effect::Tell { .. } => Outcome::Told(Vec::new()),
+            other => panic!("not expected: {other:?}"),
+        };
+        self.answer(outcome);
+    }
+
+    fn label(&mut self, pod: &PodRef, role: Role) {
+        let member = self.world.members.iter_mut().find(|member| member.pod == *pod);
+        member.into_iter().for_each(|member| member.role = role);
+    }
+
     fn phase(&self) -> &Phase {
         self.group.election().phase()
     }
@@ -77,11 +105,7 @@ impl Stage {
     }
 
     fn findings(&self) -> Vec<Finding> {
-        let election = self.group.election();
-        let members = &election.world().members;
-        let eligible = members.iter().filter(|member| election.is_available(member)).count();
-        let count = |pods| u32::try_from(pods).expect("there are two");
-        findings(self.view(), count(eligible), count(members.len()), None)
+        findings(self.view(), Counts::of(self.view(), None), None)
     }
 
     /// Whether these conditions are True.
@@ -127,24 +151,20 @@ fn refused(hooks: HookPolicy) -> Stage {
     });
     let mut refusals = 0;
     while refusals < 2 {
-        let outcome = match &stage.asked[0].1 {
-            Effect::Grant(request) => Outcome::Granted { token: request.expected + 1 },
-            Effect::Declare { next, .. } => {
-                stage.world.declared = next.clone();
-                Outcome::Declared
-            }
-            Effect::Strip { .. } => Outcome::Stripped,
+        let outcome = match stage.asked[0].1.clone() {
             Effect::Tell { role: Role::Active, pods, .. } => {
                 refusals += 1;
-                Outcome::Told(pods.iter().map(|pod| (pod.clone(), "HTTP 503".to_owned())).collect())
+                Outcome::Told(pods.into_iter().map(|pod| (pod, "HTTP 503".to_owned())).collect())
             }
-            Effect::Tell { .. } => Outcome::Told(Vec::new()),
             Effect::Promote { pod, .. } => {
                 refusals += 1;
                 Outcome::Refused(format!("{} is forbidden", pod.name))
             }
             Effect::Verify(pod) => Outcome::Verified((pod.name == "web-0").then_some(Reason::PodDeleted)),
-            other => panic!("not expected: {other:?}"),
+            _ => {
+                stage.carry_out();
+                continue;
+            }
         };
         stage.answer(outcome);
     }
@@ -181,7 +201,9 @@ fn the_refusal_of_a_pod_that_is_not_well_is_not_the_cause() {
     stage.group.step(Event::World(stage.world.clone()), NOW);
     let (reason, message) = active(&stage);
     assert_eq!(reason, Reason::WriteRefused);
-    assert!(message.contains("answer their probe; \"web-2\" cannot become active: web-2 is"), "{message}");
+    let expected =
+        "; \"web-2\" cannot become active: web-2 is forbidden; check that the others are ready and";
+    assert!(message.contains(expected), "{message}");
     stage.world.members[1].verdict = Verdict::Failing(Reason::PodNotReady);
     stage.group.step(Event::World(stage.world.clone()), NOW);
     let (reason, message) = active(&stage);
@@ -196,29 +218,37 @@ fn a_switchover_that_the_hook_of_the_former_pod_ends_names_that_pod() {
         world.switchover = Some(SwitchoverRequest { id: "one".to_owned(), to: Some("web-1".to_owned()) });
     });
     while !matches!(stage.asked.first(), None | Some((_, Effect::Confirm { .. }))) {
-        let outcome = match &stage.asked[0].1 {
-            Effect::Try { .. } => Outcome::Accepted,
-            Effect::Grant(request) => Outcome::Granted { token: request.expected + 1 },
-            Effect::Declare { next, .. } => {
-                stage.world.declared = next.clone();
-                Outcome::Declared
-            }
-            Effect::Strip { .. } => {
-                stage.world.members[0].role = Role::Standby;
-                Outcome::Stripped
-            }
-            Effect::Tell { .. } => Outcome::Told(vec![(pod("web-0"), "HTTP 503".to_owned())]),
-            Effect::Promote { pod, .. } => {
-                assert_eq!(pod.name, "web-0", "it keeps the role");
-                stage.world.members[0].role = Role::Active;
-                Outcome::Promoted
-            }
-            other => panic!("not expected: {other:?}"),
-        };
-        stage.answer(outcome);
+        match &stage.asked[0].1 {
+            Effect::Tell { .. } => stage.answer(Outcome::Told(vec![(pod("web-0"), "HTTP 503".to_owned())])),
+            _ => stage.carry_out(),
+        }
     }
+    assert_eq!(stage.world.members[0].role, Role::Active, "it keeps the role");
     let words = refusals_of_change(stage.group.election(), Some("web-1"));
     assert_eq!(words, "; \"web-0\" cannot lose the active label: HTTP 503");
+    // A failover asks nobody.
+    stage.world.members[0].role = Role::Standby;
+    stage.group.step(Event::World(stage.world.clone()), NOW);
+    assert_eq!(refusals(stage.group.election()), "", "it has lost the label");
+}
+
+#[test]
+fn a_holder_that_has_not_answered_yet_takes_no_place_of_the_pods_that_could_take_over() {
+    let redundant = |verdict, at_least| {
+        let stage = Stage::new(Role::Active, |world| world.members[0].verdict = verdict);
+        let all = findings(stage.view(), Counts::of(stage.view(), at_least), None);
+        let redundant = all.into_iter().find(|it| it.kind == ConditionType::Redundant);
+        redundant.expect("it is always there").message
+    };
+    for (verdict, at_least) in [
+        (Verdict::Eligible, None),
+        (Verdict::Unknown, None),
+        (Verdict::Failing(Reason::PodNotReady), None),
+        // Its new owner has not heard it yet.
+        (Verdict::Unknown, Some(2)),
+    ] {
+        assert_eq!(redundant(verdict, at_least), "1 pod could take over", "{verdict:?}, {at_least:?}");
+    }
 }
 
 #[test]
@@ -249,10 +279,8 @@ fn a_planned_change_changes_no_label_before_the_former_program_has_ended() {
     let stands = [ConditionType::Active, ConditionType::Routed, ConditionType::Ready];
     assert!(matches!(stage.phase(), Phase::Trying(_)), "{:?}", stage.phase());
     assert!(stage.are_true(&stands));
-    for _ in 0..3 {
-        if let Some((_, Effect::Try { .. })) = stage.asked.first() {
-            stage.answer(Outcome::Accepted);
-        }
+    while let Some((_, Effect::Try { .. })) = stage.asked.first() {
+        stage.carry_out();
     }
     assert!(matches!(stage.phase(), Phase::Stopping { .. }), "{:?}", stage.phase());
     assert!(stage.are_true(&stands), "the former pod serves until then");

@@ -239,7 +239,7 @@ fn findings_are_printed_with_their_remedies_and_counted() {
     let expected = "\
 shop/web
   WRONG Redundant is False: no other pod could take over now; add replicas
-        -> mend the pods that are not Ready (`kubectl -n shop describe pod POD` says why), and what refuses others the role; or add replicas
+        -> `kubectl leadergroup explain -n shop web` says what each pod lacks, and what happens next
   hint  it is paused: nothing fails over
         -> `kubectl leadergroup resume -n shop web`
 
