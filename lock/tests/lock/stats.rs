@@ -77,6 +77,18 @@ async fn a_term_is_counted_as_lost_if_its_release_shows_that() {
     assert_eq!((store.stats().holds, store.stats().lost), (3, 2));
 }
 
+/// On one thread the session is closed before the release in the background is sent, which is refused then.
+#[tokio::test]
+async fn a_term_that_ends_with_the_shutdown_of_its_client_is_not_counted_as_lost() {
+    let (database, store) = migrated().await;
+    for _ in 0..20 {
+        let client = client(&database, &store).await;
+        drop(client.lock(&key("a"), DEADLINE).await.unwrap());
+        client.shutdown().await.unwrap();
+    }
+    assert_eq!((store.stats().holds, store.stats().lost), (20, 0));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn grants_and_connections_are_counted() {
     let (database, store) = migrated().await;
