@@ -40,6 +40,7 @@ pub fn history(api: &ApiServer, edits: &Edits, terms: Vec<Term>, cluster: &str, 
         deadlines: Vec::new(),
         grants_apart: BTreeSet::new(),
         unanswered: Vec::new(),
+        late: Vec::new(),
     }
 }
 
