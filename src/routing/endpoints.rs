@@ -207,7 +207,8 @@ impl Router {
     }
 
     /// Whether a slice may be replaced. A version that the decision was not based on, a stamp of a later term and one
-    /// of another group need a quorum read of the group: it must still exist, and no later term may be declared.
+    /// of another group need a quorum read of the group: it must still exist, and no later term may be declared. The
+    /// stamp of a later term is replaced only if this one is declared: somebody may have removed the later declaration.
     async fn may_replace(
         &self,
         group: &GroupRef,
@@ -217,8 +218,9 @@ impl Router {
     ) -> Result<bool, RoutingError> {
         let token = stamp_of(wanted).map_or(0, |stamp| stamp.token);
         let is_known = seen.is_some_and(|seen| seen.resource_version() == found.resource_version());
-        let is_ours = stamp_of(found).is_some_and(|stamp| stamp.group == group.uid && stamp.token <= token);
-        if is_known && is_ours {
+        let of_group = stamp_of(found).filter(|stamp| stamp.group == group.uid);
+        let is_later = of_group.as_ref().is_some_and(|stamp| stamp.token > token);
+        if is_known && of_group.is_some() && !is_later {
             return Ok(true);
         }
         // Another group has taken the slice over since it was seen.
@@ -228,7 +230,8 @@ impl Router {
         }
         let Some(object) = self.group(group).await? else { return Ok(false) };
         let declared = object.status.map_or(0, |status| status.declaration.token);
-        Ok(object.metadata.deletion_timestamp.is_none() && declared <= token)
+        let is_present = if is_later { declared == token } else { declared <= token };
+        Ok(object.metadata.deletion_timestamp.is_none() && is_present)
     }
 
     /// Replaces a slice, if it still has this version.

@@ -203,9 +203,10 @@ impl Router {
         {
             return Ok(Found::Nothing(why));
         }
-        // The stamp is larger than our token. Either a later term was declared and this decision is out of date, or the
-        // operator did not write the stamp, and it is corrected.
-        if stamped.is_some_and(|stamped| stamped > token) && self.declared_above(group, token).await? {
+        // The stamp is larger than our token. If our term is declared, the operator did not write the stamp, and it is
+        // corrected. Otherwise a later term was declared, even if somebody has removed that declaration, and this
+        // decision is out of date.
+        if stamped.is_some_and(|stamped| stamped > token) && !self.is_declared(group, token).await? {
             return Ok(Found::Nothing(Written::Outdated));
         }
         Ok(Found::Version(found.resource_version().unwrap_or_default()))
@@ -238,9 +239,9 @@ impl Router {
         Ok(Some(if left { Written::Gone } else { Written::Outdated }))
     }
 
-    async fn declared_above(&self, group: &GroupRef, token: i64) -> Result<bool, RoutingError> {
+    async fn is_declared(&self, group: &GroupRef, token: i64) -> Result<bool, RoutingError> {
         let found = self.group(group).await?;
-        Ok(found.is_none_or(|found| found.status.is_some_and(|status| status.declaration.token > token)))
+        Ok(found.and_then(|found| found.status).is_some_and(|status| status.declaration.token == token))
     }
 
     /// Step 4: labels the holder active, stamps it and gives it the fencing token of the lock with this key, if its

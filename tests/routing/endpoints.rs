@@ -119,6 +119,11 @@ async fn a_write_of_an_earlier_term_that_arrives_late_is_refused() {
     }
     let unbound = EndpointSlice::default();
     assert_eq!(routed.publish(&routed.change(Some(&unbound), 1, &one).await).await, Published::Outdated);
+    // Nothing shows that the later term is over.
+    routed.stage.undeclare().await;
+    assert_eq!(routed.publish(&late_first).await, Published::Outdated);
+    assert_eq!(routed.routed().await, routed.stamped("orders-1", 2));
+    routed.stage.declare(2, &two).await;
     // Somebody deletes the slice. The late write brings one back, but no endpoint.
     let delete = async || {
         routed.api().delete("front-leadergroup-ipv4", &DeleteParams::default()).await.unwrap();

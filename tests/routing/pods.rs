@@ -115,6 +115,11 @@ async fn a_strip_stops_at_a_newer_term_and_corrects_a_foreign_stamp() {
     let stripped = stage.router.strip(&stage.group, 2, &unseen(std::slice::from_ref(&pod))).await.unwrap();
     assert!(matches!(stripped, Stripped::Outdated));
     assert_eq!(stage.mark(&pod).await, (Role::Active, Some(3)));
+    // Nothing shows that the later term is over.
+    stage.undeclare().await;
+    let stripped = stage.router.strip(&stage.group, 2, &unseen(std::slice::from_ref(&pod))).await.unwrap();
+    assert!(matches!(stripped, Stripped::Outdated));
+    assert_eq!(stage.mark(&pod).await, (Role::Active, Some(3)));
 }
 
 #[tokio::test]

@@ -120,6 +120,13 @@ impl Stage {
         next
     }
 
+    /// Somebody removes the declaration.
+    pub async fn undeclare(&self) {
+        let patch = Patch::Merge(json!({ "status": { "declaration": null } }));
+        self.groups().patch_status("orders", &PatchParams::default(), &patch).await.unwrap();
+        assert_eq!(self.declared().await.token, 0);
+    }
+
     /// Replaces the group by another one of the same name.
     pub async fn replace_group(&self) -> GroupRef {
         self.remove_group().await;
