@@ -33,15 +33,20 @@ impl Knowledge {
         self.row.holder.as_ref().filter(|_| !finished)
     }
 
-    /// Whether the declaration is of a later term than the row.
+    /// Whether the declaration is of a later term than the row, or of another one with the same token.
     pub(super) fn is_behind(&self) -> bool {
         // The grant id of a free row is that of the release, which is not declared.
-        let same_grant = self.declared.grant.is_none() || self.same_grant();
+        let has_ended = self.row.holder.is_none() && self.row.grant.is_some();
+        let same_term = self.declared.grant.is_none() || self.same_grant() || has_ended;
         self.declared.token > self.row.token
-            || (self.declared.token == self.row.token
-                && self.declared.token > 0
-                && self.row.holder.is_some()
-                && !same_grant)
+            || (self.declared.token == self.row.token && self.declared.token > 0 && !same_term)
+    }
+
+    /// The row is behind: its term is not the present one.
+    pub(super) fn forget_term(&mut self) {
+        (self.row.confirmed, self.row.grant) = (false, None);
+        let former = self.row.holder.take();
+        self.row.pending.extend(former);
     }
 
     /// Whether the declaration is of the confirmed term in the row. With two databases it may be of another term that

@@ -73,9 +73,7 @@ impl Group {
     /// The database lost commits: the declaration is of a later term than the row. The active pod keeps its role
     /// under a token that was never used.
     fn regain(&mut self, now: Duration, effects: &mut Effects) -> Phase {
-        let former = self.known.row.holder.take();
-        self.known.row.confirmed = false;
-        self.known.row.pending.extend(former);
+        self.known.forget_term();
         if self.world.deleting {
             return Phase::Stable;
         }

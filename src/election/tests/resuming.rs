@@ -293,18 +293,23 @@ fn after_lost_commits_a_watch_that_is_behind_makes_no_former_holder_active_again
 /// Somebody removed its label before the database lost commits.
 #[test]
 fn after_lost_commits_the_declared_holder_keeps_the_role_without_its_label_if_it_works() {
-    let elected = |change: &dyn Fn(&mut World)| {
+    let elected_with = |row: Row, change: &dyn Fn(&mut World)| {
         let mut world = settled();
         world.members[0].role = Role::None;
         // Another pod would be elected.
         world.members[1].priority = 1;
         change(&mut world);
-        let mut case = Case::new(world, Row::default());
+        let mut case = Case::new(world, row);
         case.answer(Outcome::Verified(None));
         case
     };
-    let grant = elected(&|_| {}).grant();
-    assert_eq!((grant.holder, grant.reason), (pod("a"), Reason::LostCommits));
+    let elected = |change: &dyn Fn(&mut World)| elected_with(Row::default(), change);
+    // The row may have another term of the same token, of another database.
+    let same_token = Row { grant: Some(Uuid::from_u128(77)), ..row(5, Some("a"), true) };
+    for row in [Row::default(), same_token] {
+        let grant = elected_with(row, &|_| {}).grant();
+        assert_eq!((grant.holder, grant.reason), (pod("a"), Reason::LostCommits));
+    }
     for verdict in [Verdict::Silent, Verdict::Unknown, Verdict::Failing(Reason::ProbeRefused)] {
         let grant = elected(&|world| world.members[0].verdict = verdict).grant();
         assert_eq!((grant.holder, grant.reason), (pod("b"), Reason::FirstHolder), "{verdict:?}");
