@@ -20,6 +20,7 @@ mod apiserver;
 mod balance;
 mod cluster;
 mod comparison;
+mod cores;
 mod deadlines;
 mod edits;
 mod faults;

@@ -4,7 +4,7 @@ use std::{
     any::Any,
     collections::{BTreeMap, BTreeSet},
     panic::{AssertUnwindSafe, catch_unwind},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use leadergroup_e2e::history::{Violation, not_at_rest, operator_writes};
@@ -43,8 +43,8 @@ pub struct Passed {
     /// In how many terms programs under agents ran.
     pub programs: usize,
     pub revisions: usize,
-    /// How many simulated seconds passed in one.
-    pub per_second: f64,
+    /// How much simulated time passed.
+    pub time: Duration,
 }
 
 /// What is wrong with a run.
@@ -96,7 +96,7 @@ pub fn play(seed: u64, only: Option<&BTreeSet<usize>>) -> Result<Passed, Failed>
 }
 
 fn judged(seed: u64, only: Option<&BTreeSet<usize>>) -> Result<Passed, Failed> {
-    let (mut run, begun) = (simulation(seed), Instant::now());
+    let mut run = simulation(seed);
     run.run(BEFORE);
     run.network.let_hooks_refuse(true);
     with_faults(&mut run, &faults(seed), only, FAULTS);
@@ -132,8 +132,7 @@ fn judged(seed: u64, only: Option<&BTreeSet<usize>>) -> Result<Passed, Failed> {
     unless_together(&run)?;
     let programs = programs(&run, only)?;
     Failed::unless_valid(&run.checked().violations)?;
-    let per_second = run.now.as_secs_f64() / begun.elapsed().as_secs_f64();
-    Ok(Passed { effects: run.effects.counts(), due, promotions, programs, revisions, per_second })
+    Ok(Passed { effects: run.effects.counts(), due, promotions, programs, revisions, time: run.now })
 }
 
 /// The run with this seed, before anything happens. The pods of one of its groups have agents.

@@ -1,8 +1,13 @@
 //! The runs.
 
-use std::{collections::BTreeSet, str::FromStr, time::Duration};
+use std::{
+    collections::BTreeSet,
+    str::FromStr,
+    time::{Duration, Instant},
+};
 
 use crate::{
+    cores::on_all_cores,
     deadlines::Failure,
     faults::{
         self,
@@ -122,20 +127,32 @@ fn random_faults() {
     let runs = number("LEADERGROUP_CLUSTER_SEEDS", ENOUGH);
     let replays = number("LEADERGROUP_CLUSTER_REPLAYS", REPLAYS);
     let chosen = chosen();
-    let (mut seen, mut timely, mut terms) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
-    for seed in first..first + runs {
+    let begun = Instant::now();
+    let played = on_all_cores(first..first + runs, |seed| {
         let played = play(seed, chosen.as_ref());
-        let Passed { effects, due, promotions, programs, revisions, per_second } =
+        if let Ok(Passed { effects, due, promotions, programs, revisions, time }) = &played {
+            eprintln!(
+                "seed {seed}: {promotions} promotions, programs in {programs} terms, {revisions} revisions, {effects:?}; deadlines checked \
+                 (I6): {}, {due:?}; {} simulated seconds",
+                due.len(),
+                time.as_secs(),
+            );
+        }
+        played
+    });
+    let (mut seen, mut timely, mut terms) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+    let mut time = Duration::ZERO;
+    for (seed, played) in played {
+        let played =
             played.unwrap_or_else(|failed| panic!("{}", report(seed, chosen.as_ref(), &failed, replays)));
-        eprintln!(
-            "seed {seed}: {promotions} promotions, programs in {programs} terms, {revisions} revisions, {effects:?}; deadlines checked (I6): {}, \
-             {due:?}; {per_second:.0} simulated seconds per second",
-            due.len(),
-        );
-        seen.extend(effects.into_keys());
-        timely.extend(due);
-        terms.push(programs);
+        seen.extend(played.effects.into_keys());
+        timely.extend(played.due);
+        terms.push(played.programs);
+        time += played.time;
     }
+    let took = begun.elapsed();
+    let per_second = time.as_secs_f64() / took.as_secs_f64();
+    eprintln!("{runs} runs in {took:.0?}: {per_second:.0} simulated seconds per second");
     let untried: Vec<_> = Failure::ALL.into_iter().filter(|failure| !timely.contains(failure)).collect();
     assert!(runs < ENOUGH || untried.is_empty(), "no pod that failed so had a deadline: {untried:?}");
     let enough = terms.iter().sum::<usize>() >= TERMS * terms.len();
