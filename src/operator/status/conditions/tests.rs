@@ -78,7 +78,9 @@ impl Stage {
                 Outcome::Declared
             }
             Effect::Strip { pods, .. } => {
-                pods.iter().for_each(|it| self.label(&it.pod, Role::Standby));
+                for at in &pods {
+                    self.label(&at.pod, Role::Standby);
+                }
                 Outcome::Stripped
             }
             Effect::Promote { pod, .. } => {
@@ -92,8 +94,9 @@ impl Stage {
     }
 
     fn label(&mut self, pod: &PodRef, role: Role) {
-        let member = self.world.members.iter_mut().find(|member| member.pod == *pod);
-        member.into_iter().for_each(|member| member.role = role);
+        if let Some(member) = self.world.members.iter_mut().find(|member| member.pod == *pod) {
+            member.role = role;
+        }
     }
 
     fn phase(&self) -> &Phase {
