@@ -323,8 +323,13 @@ impl Group {
             // to the read, so the election delay applies.
             (Some(_), _) if held && self.has_ended(holder) => self.back_off(now),
             (Some(_), _) if held => self.settle(now),
-            (Some(_), Some(successor)) => self.change(successor, reason, now, effects),
-            (Some(_), None) if self.has_ended(holder) => self.vacate(false, effects),
+            (Some(read), Some(successor)) => {
+                let reason = if reason.is_end() { read } else { reason };
+                self.change(successor, reason, now, effects)
+            }
+            (Some(read), None) if read.is_end() && self.has_ended(holder) => self.vacate(false, effects),
+            // The watch does not show the pod, and the read does.
+            (Some(_), None) if self.has_ended(holder) => self.back_off(now),
             (Some(_), None) => self.settle(now),
         }
     }

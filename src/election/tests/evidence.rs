@@ -96,6 +96,24 @@ fn a_holder_that_ended_without_a_successor_frees_the_lock() {
     assert_eq!(case.group.holder(), None);
 }
 
+/// The watch is behind: it does not show the pod.
+#[test]
+fn a_holder_that_the_read_shows_keeps_the_lock_even_if_it_is_not_well() {
+    let mut world = settled();
+    world.members.clear();
+    for read in [Reason::PodNotReady, Reason::ContainerTerminated] {
+        let mut case = Case::stable(world.clone());
+        assert!(case.verified(read));
+        assert!(case.asked.is_empty(), "{:?}", case.asked);
+    }
+    // With a successor, the reason is what the read shows.
+    let mut world = settled();
+    world.members.remove(0);
+    let mut case = Case::stable(world);
+    assert!(case.verified(Reason::ContainerTerminated));
+    assert_eq!((case.grant().holder, case.grant().reason), (pod("b"), Reason::ContainerTerminated));
+}
+
 #[test]
 fn a_release_whose_answer_was_lost_is_repeated_until_its_result_is_known() {
     let mut world = with(Verdict::Ended(Reason::PodDeleted));
