@@ -203,11 +203,18 @@ impl Router {
         {
             return Ok(Found::Nothing(why));
         }
-        // The stamp is larger than our token. If our term is declared, the operator did not write the stamp, and it is
-        // corrected. Otherwise a later term was declared, even if somebody has removed that declaration, and this
-        // decision is out of date.
-        if stamped.is_some_and(|stamped| stamped > token) && !self.is_declared(group, token).await? {
-            return Ok(Found::Nothing(Written::Outdated));
+        // The stamp is larger than our token. Either a later term was declared and this decision is out of date, or the
+        // operator did not write the stamp, and it is corrected.
+        if stamped.is_some_and(|stamped| stamped > token) {
+            let declared = self.declared(group).await?;
+            // Somebody may have removed the declaration of the later term. An active pod keeps its label then.
+            let is_present = match active {
+                Active::Strip => declared == Some(token),
+                Active::Leave => declared.is_some_and(|declared| declared <= token),
+            };
+            if !is_present {
+                return Ok(Found::Nothing(Written::Outdated));
+            }
         }
         Ok(Found::Version(found.resource_version().unwrap_or_default()))
     }
@@ -239,9 +246,10 @@ impl Router {
         Ok(Some(if left { Written::Gone } else { Written::Outdated }))
     }
 
-    async fn is_declared(&self, group: &GroupRef, token: i64) -> Result<bool, RoutingError> {
+    /// The declared token by a quorum read; `None` if the group is gone.
+    async fn declared(&self, group: &GroupRef) -> Result<Option<i64>, RoutingError> {
         let found = self.group(group).await?;
-        Ok(found.and_then(|found| found.status).is_some_and(|status| status.declaration.token == token))
+        Ok(found.map(|found| found.status.map_or(0, |status| status.declaration.token)))
     }
 
     /// Step 4: labels the holder active, stamps it and gives it the fencing token of the lock with this key, if its

@@ -120,6 +120,10 @@ async fn a_strip_stops_at_a_newer_term_and_corrects_a_foreign_stamp() {
     let stripped = stage.router.strip(&stage.group, 2, &unseen(std::slice::from_ref(&pod))).await.unwrap();
     assert!(matches!(stripped, Stripped::Outdated));
     assert_eq!(stage.mark(&pod).await, (Role::Active, Some(3)));
+    // The stamp of a standby is put right all the same.
+    stage.stamp_foreign(&holder, &uid, 99).await;
+    let stamped = stage.router.stamp(&stage.group, 3, &unseen(std::slice::from_ref(&holder))).await;
+    assert_eq!((stamped.pods.len(), stage.mark(&holder).await), (1, (Role::Standby, Some(3))));
 }
 
 #[tokio::test]

@@ -433,11 +433,11 @@ impl Task {
                 None
             }
             Answer::Group(group) => {
-                let above = self.ours(group).is_none_or(|group| group.declared.token > token);
-                if above && all {
+                let declared = self.ours(group).map(|group| group.declared.token);
+                if all && declared != Some(token) {
                     return Some(End::Outcome(Outcome::Rejected(Rejection::Outdated)));
                 }
-                if above {
+                if declared.is_none_or(|declared| declared > token) {
                     return self.next_pod();
                 }
                 self.stage = 2;
