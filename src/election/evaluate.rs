@@ -323,6 +323,10 @@ impl Group {
             // to the read, so the election delay applies.
             (Some(_), _) if held && self.has_ended(holder) => self.back_off(now),
             (Some(_), _) if held => self.settle(now),
+            // Meanwhile nothing is known against it. The read does not show what excuses an unready pod.
+            (Some(read), _) if !certain && !read.is_end() && self.case_against(holder).is_none() => {
+                self.settle(now)
+            }
             (Some(read), Some(successor)) => {
                 let reason = if reason.is_end() { read } else { reason };
                 self.change(successor, reason, now, effects)

@@ -27,7 +27,11 @@ impl Group {
         let same_term = |row: &Row| {
             let grant = row.grant.map(|grant| grant.to_string());
             row.token == declared.token
-                && (row.holder.is_none() || (row.confirmed && grant == declared.grant))
+                && match row.holder {
+                    // Without a grant it is no term that has ended: somebody has set the token of the row.
+                    None => row.grant.is_some() || row.token == 0,
+                    Some(_) => row.confirmed && grant == declared.grant,
+                }
         };
         match row.filter(same_term) {
             Some(row) => {
@@ -172,8 +176,8 @@ impl Group {
             let change = Change { holder, reason, from, began: now };
             return match (promoted, declared) {
                 (true, _) => self.confirm(change, effects),
-                // Only the replica that was granted a term promotes a pod under it.
-                (false, _) if !self.is_own_term() => self.begin(change, effects),
+                // Only the replica that was granted a term promotes a pod under it, and nobody once it is confirmed.
+                (false, _) if self.known.row.confirmed || !self.is_own_term() => self.begin(change, effects),
                 (false, true) if self.is_spent(&change.holder) || self.refusals.has(&change.holder.uid) => {
                     self.begin(change, effects)
                 }

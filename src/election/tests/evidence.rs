@@ -106,6 +106,12 @@ fn a_holder_that_the_read_shows_keeps_the_lock_even_if_it_is_not_well() {
         assert!(case.verified(read));
         assert!(case.asked.is_empty(), "{:?}", case.asked);
     }
+    // Meanwhile the watch shows it, and an excuse for what the read shows: its program is starting.
+    let mut case = Case::stable(World { members: settled().members.split_off(1), ..settled() });
+    assert_eq!(case.effect(), Effect::Verify(pod("a")));
+    case.meanwhile(settled());
+    case.answer(Outcome::Verified(Some(Reason::PodNotReady)));
+    assert!(case.asked.is_empty(), "{:?}", case.asked);
     // With a successor, the reason is what the read shows.
     let mut world = settled();
     world.members.remove(0);

@@ -79,6 +79,28 @@ fn a_holder_without_a_declaration_keeps_its_role_and_the_reason_of_its_term_is_n
     assert_eq!((case.grant().holder, case.grant().reason), (pod("a"), Reason::Resumed));
 }
 
+/// Nothing is promoted under a confirmed term, so no promotion of it can arrive late.
+#[test]
+fn an_owner_whose_declaration_was_removed_begins_another_term() {
+    let (_, confirmed) = own(declaration(5, Some("a"), &[]), row(5, Some("a"), true));
+    let mut world = settled();
+    world.declared = Declaration::default();
+    world.members[0].role = Role::Standby;
+    let case = Case::new(world, confirmed);
+    assert_eq!((case.grant().expected, case.grant().reason), (5, Reason::Resumed));
+}
+
+/// Somebody has raised the token of the row: no term has ended under it.
+#[test]
+fn a_free_row_without_a_grant_does_not_show_that_the_declared_term_is_over() {
+    let mut unseen = settled();
+    unseen.members.remove(0);
+    let (mut group, seed) = (Group::new(unseen.clone()), Uuid::from_u128(1_000));
+    let row = Some(Row { token: 5, ..Row::default() });
+    let asked = group.step(Event::Owned { seed, row, world: unseen }, NOW);
+    assert!(matches!(asked[..], [(_, Effect::Read)]), "{asked:?}");
+}
+
 #[test]
 fn an_owner_continues_its_own_term_where_it_stopped() {
     let (declared, mut granted) = own(declaration(6, Some("b"), &["a"]), row(6, Some("b"), false));
