@@ -73,7 +73,8 @@ impl Counts {
             Some(_) => holder.verdict.against().is_none(),
             None => election.is_available(holder),
         });
-        Self { replicas, eligible, others: eligible.saturating_sub(u32::from(is_among_them)) }
+        let others = eligible.saturating_sub(u32::from(is_among_them)).min(replicas.saturating_sub(1));
+        Self { replicas, eligible, others }
     }
 }
 
@@ -107,9 +108,7 @@ pub(in crate::operator) fn findings(
     } else {
         let cause = match hindered(view) {
             Some(hindered) => format!(": {hindered}"),
-            None if barred(election).is_some_and(|barred| barred.pods + eligible >= replicas) => {
-                String::new()
-            }
+            None if barred(election).is_some_and(|barred| barred.pods + 1 >= replicas) => String::new(),
             None => "; check the pods that are not ready, or add replicas".to_owned(),
         };
         let message = format!("no other pod could take over now{cause}{refused}");

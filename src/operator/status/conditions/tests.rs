@@ -249,6 +249,7 @@ fn a_holder_that_has_not_answered_yet_takes_no_place_of_the_pods_that_could_take
         (Verdict::Failing(Reason::PodNotReady), None),
         // Its new owner has not heard it yet.
         (Verdict::Unknown, Some(2)),
+        (Verdict::Failing(Reason::PodNotReady), Some(2)),
     ] {
         assert_eq!(redundant(verdict, at_least), "1 pod could take over", "{verdict:?}, {at_least:?}");
     }
