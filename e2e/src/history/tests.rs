@@ -28,6 +28,16 @@ impl Tape {
         Self { history: History { terms: Some(Vec::new()), complete_to: 1, ..history } }
     }
 
+    /// A group whose Service has managed endpoints: `a` is active with token 1, and there is no slice yet.
+    fn managed() -> Self {
+        let mut tape = Self::new();
+        tape.group(0, None);
+        tape.managed_service();
+        tape.change_holder(1, None, "a");
+        tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+        tape
+    }
+
     fn push(&mut self, kind: Kind, name: &str, json: Option<&Value>) -> i64 {
         self.history.complete_to += 1;
         let revision = self.history.complete_to;
@@ -375,11 +385,7 @@ fn the_slices_that_the_operator_writes_follow_the_active_pod() {
     assert_eq!(written(&[(3, &["b"])]), [Invariant::GrantedAndDeclared]);
     assert_eq!(written(&[(2, &["b", "a"])]), [Invariant::OneActive]);
 
-    let mut tape = Tape::new();
-    tape.group(0, None);
-    tape.managed_service();
-    tape.change_holder(1, None, "a");
-    tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+    let mut tape = Tape::managed();
     tape.managed_slice(1, &["a"]);
     tape.slice("left-behind", "IPv4", &[("b", ready())]);
     assert_eq!(tape.violated(), [Invariant::OneActive], "a slice of somebody else for the same Service");
@@ -401,11 +407,7 @@ fn pass(tape: &mut Tape, seconds: usize) {
 #[test]
 fn a_slice_that_the_operator_writes_does_not_go_on_listing_a_pod_that_was_once_active() {
     let tape = || {
-        let mut tape = Tape::new();
-        tape.group(0, None);
-        tape.managed_service();
-        tape.change_holder(1, None, "a");
-        tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+        let mut tape = Tape::managed();
         tape.managed_slice(1, &["a"]);
         tape
     };
@@ -434,11 +436,7 @@ fn a_slice_that_the_operator_writes_does_not_go_on_listing_a_pod_that_was_once_a
 
 #[test]
 fn a_write_of_a_slice_that_the_test_let_take_effect_late_is_judged_by_when_it_was_sent() {
-    let mut tape = Tape::new();
-    tape.group(0, None);
-    tape.managed_service();
-    tape.change_holder(1, None, "a");
-    tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+    let mut tape = Tape::managed();
     tape.managed_slice(1, &["a"]);
     let ended = moment(tape.push(Kind::Pod, "a", None));
     pass(&mut tape, 29);
@@ -463,11 +461,7 @@ fn a_write_of_a_slice_that_the_test_let_take_effect_late_is_judged_by_when_it_wa
 #[test]
 fn a_slice_lists_a_pod_that_stays_active_under_its_former_stamp_until_the_change_is_complete() {
     let tape = |declared: &[(i64, &str)], stamped: &[i64]| {
-        let mut tape = Tape::new();
-        tape.group(0, None);
-        tape.managed_service();
-        tape.change_holder(1, None, "a");
-        tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+        let mut tape = Tape::managed();
         tape.managed_slice(1, &["a"]);
         for (token, holder) in declared {
             tape.grant(*token, holder);
@@ -499,11 +493,7 @@ fn a_slice_lists_a_pod_that_stays_active_under_its_former_stamp_until_the_change
 #[test]
 fn i1_an_address_family_is_behind_by_one_change_at_most() {
     let tape = || {
-        let mut tape = Tape::new();
-        tape.group(0, None);
-        tape.managed_service();
-        tape.change_holder(1, None, "a");
-        tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+        let mut tape = Tape::managed();
         tape.managed_slice_of("IPv4", 1, &["a"]);
         tape.managed_slice_of("IPv6", 1, &["a"]);
         tape.grant(2, "b");
@@ -577,11 +567,7 @@ fn i3_a_new_group_does_not_know_what_another_database_has_granted() {
 
 #[test]
 fn i1_an_address_family_need_not_list_no_pod_between_two() {
-    let mut tape = Tape::new();
-    tape.group(0, None);
-    tape.managed_service();
-    tape.change_holder(1, None, "a");
-    tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+    let mut tape = Tape::managed();
     tape.managed_slice_of("IPv4", 1, &["a"]);
     tape.managed_slice_of("IPv6", 1, &["a"]);
     tape.push(Kind::Pod, "a", None);
@@ -613,11 +599,7 @@ fn i1_a_late_write_of_an_address_family_lists_what_another_one_lists_or_did_befo
         tape.pod(to, Some("active"), Some(&format!("g/{token}")));
         tape.managed_slice_of("IPv4", token, &[to]);
     };
-    let mut tape = Tape::new();
-    tape.group(0, None);
-    tape.managed_service();
-    tape.change_holder(1, None, "a");
-    tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+    let mut tape = Tape::managed();
     tape.managed_slice_of("IPv4", 1, &["a"]);
     tape.managed_slice_of("IPv6", 1, &["a"]);
     follow(&mut tape, 2, "a", "b");
@@ -649,11 +631,7 @@ fn id_of_slice(name: &str) -> ObjectId {
 
 #[test]
 fn i1_a_slice_that_lists_nothing_yet_says_nothing_about_other_families() {
-    let mut tape = Tape::new();
-    tape.group(0, None);
-    tape.managed_service();
-    tape.change_holder(1, None, "a");
-    tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+    let mut tape = Tape::managed();
     tape.managed_slice_of("IPv6", 1, &["a"]);
     // Another replica writes it, too, as it was created.
     tape.managed_slice_of("IPv4", 1, &[]);
@@ -665,11 +643,7 @@ fn i1_a_slice_that_lists_nothing_yet_says_nothing_about_other_families() {
 #[test]
 fn i1_a_slice_that_is_created_again_goes_on_with_what_it_listed() {
     let tape = || {
-        let mut tape = Tape::new();
-        tape.group(0, None);
-        tape.managed_service();
-        tape.change_holder(1, None, "a");
-        tape.history.changes.retain(|change| change.id.kind != Kind::EndpointSlice);
+        let mut tape = Tape::managed();
         tape.managed_slice_of("IPv6", 1, &["a"]);
         tape.managed_slice_of("IPv4", 1, &["a"]);
         tape.push(Kind::EndpointSlice, "web-leadergroup-ipv4", None);

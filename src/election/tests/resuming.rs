@@ -53,13 +53,15 @@ fn a_new_owner_begins_a_new_term_for_the_holder_of_an_unfinished_one() {
     assert!(Case::new(world, granted).asked.is_empty());
 }
 
+/// The term of a planned change was confirmed. Later, somebody has removed its declaration.
+fn undeclared() -> (World, Row) {
+    let row = Row { reason: Some(Reason::NodeCordoned), ..row(5, Some("a"), true) };
+    (World { declared: Declaration::default(), ..settled() }, row)
+}
+
 #[test]
 fn a_holder_without_a_declaration_is_replaced_for_the_evidence_and_not_for_the_reason_of_its_term() {
-    let mut confirmed = row(5, Some("a"), true);
-    (confirmed.reason, confirmed.pending) = (Some(Reason::NodeCordoned), vec![pod("a")]);
-    let mut world = settled();
-    // Somebody has removed it.
-    world.declared = Declaration::default();
+    let (mut world, confirmed) = undeclared();
     world.members.remove(0);
     let mut case = Case::new(world, confirmed);
     if case.effect() == Effect::Verify(pod("a")) {
@@ -70,11 +72,7 @@ fn a_holder_without_a_declaration_is_replaced_for_the_evidence_and_not_for_the_r
 
 #[test]
 fn a_holder_without_a_declaration_keeps_its_role_and_the_reason_of_its_term_is_not_told_again() {
-    let mut confirmed = row(5, Some("a"), true);
-    (confirmed.reason, confirmed.pending) = (Some(Reason::NodeCordoned), vec![pod("a")]);
-    let mut world = settled();
-    // Somebody has removed it.
-    world.declared = Declaration::default();
+    let (world, confirmed) = undeclared();
     let case = Case::new(world, confirmed);
     assert_eq!((case.grant().holder, case.grant().reason), (pod("a"), Reason::Resumed));
 }
