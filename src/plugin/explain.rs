@@ -69,7 +69,7 @@ fn name(group: &LeaderGroup) -> String {
 }
 
 /// A command of this program about a group.
-fn command(verb: &str, group: &LeaderGroup) -> String {
+pub(super) fn command(verb: &str, group: &LeaderGroup) -> String {
     format!("`kubectl leadergroup {verb} -n {} {}`", group.namespace().unwrap_or_default(), group.name_any())
 }
 

@@ -3,7 +3,10 @@
 use kube::ResourceExt as _;
 
 use super::{finding::Remedy, installation::Operator, workloads::Workload};
-use crate::api::{ConditionType, LeaderGroup, Reason};
+use crate::{
+    api::{ConditionType, LeaderGroup, Reason},
+    plugin::explain::command,
+};
 
 /// What to do if the active pod does not exist any more.
 pub(super) fn after_loss(operator: &Operator) -> String {
@@ -53,10 +56,7 @@ pub(super) fn remedy_of(kind: ConditionType, group: &LeaderGroup, workloads: &[&
 }
 
 fn explain(group: &LeaderGroup) -> String {
-    let (namespace, name) = (group.namespace().unwrap_or_default(), group.name_any());
-    format!(
-        "`kubectl leadergroup explain -n {namespace} {name}` says what each pod lacks, and what happens next"
-    )
+    format!("{} says what each pod lacks, and what happens next", command("explain", group))
 }
 
 /// What to do if no other pod could take over.
